@@ -1,0 +1,289 @@
+"""What a cycle looks at: frozen values in integers, the only input of every decision beside the settings and `now_ms`.
+
+Units: accelerators in milli-GPU, cpus in milli-CPU, memory and disk in bytes, instants in milliseconds since the
+epoch (UTC), durations in milliseconds, prices in micro-dollars per GPU-hour. Tenants are paths (`acme/research/nlp`);
+a tenant's use counts in every ancestor.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from policies.vocabulary import (
+    AttemptState,
+    CapacityType,
+    CapacityWish,
+    JobKind,
+    PriorityClass,
+    Resource,
+    StopCause,
+    Tenure,
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Resources:
+    """An amount per member, node or sum."""
+
+    accelerators: int = 0  # milli-GPU
+    cpus: int = 0  # milli-CPU
+    memory: int = 0  # bytes
+    disk: int = 0  # bytes
+
+    def __add__(self, other: "Resources") -> "Resources":
+        return Resources(
+            self.accelerators + other.accelerators,
+            self.cpus + other.cpus,
+            self.memory + other.memory,
+            self.disk + other.disk,
+        )
+
+    def __sub__(self, other: "Resources") -> "Resources":
+        return Resources(
+            self.accelerators - other.accelerators,
+            self.cpus - other.cpus,
+            self.memory - other.memory,
+            self.disk - other.disk,
+        )
+
+    def times(self, count: int) -> "Resources":
+        """The amount `count` times over."""
+        return Resources(self.accelerators * count, self.cpus * count, self.memory * count, self.disk * count)
+
+    def fits_in(self, free: "Resources") -> bool:
+        """Whether every resource is within `free`."""
+        return (
+            self.accelerators <= free.accelerators
+            and self.cpus <= free.cpus
+            and self.memory <= free.memory
+            and self.disk <= free.disk
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A node of the tree. `weight` is for shares; an inactive tenant's jobs wait as Deactivated."""
+
+    path: str
+    weight: int = 1
+    active: bool = True
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """This path and all its ancestors, the root first."""
+        parts = self.path.split("/")
+        return tuple("/".join(parts[: n + 1]) for n in range(len(parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Effective quota (base + grants) at the snapshot's time. `max=None`: no ceiling at this level."""
+
+    tenant: str
+    flavor: str
+    resource: Resource
+    min: int
+    max: int | None
+    lendable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a tenant and everything below it holds now: held and contingent leases and observed direct use."""
+
+    tenant: str
+    flavor: str
+    resource: Resource
+    held: int
+    observed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What is left of a class allowance (P0, P1) in the current period."""
+
+    tenant: str
+    klass: PriorityClass
+    left_gpu_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A kind of capacity. `accelerator` is the GPU model (`H100`) or "" for CPU-only capacity."""
+
+    name: str
+    accelerator: str
+    accelerator_memory: int
+    capacity_type: CapacityType
+    zone: str
+    price: int  # micro-dollars per GPU-hour (per CPU-hour where there is no accelerator)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node, or `count` equal anonymous ones of a pool that places by itself. `foreign` carries no tag of ours."""
+
+    name: str
+    capacity: Resources
+    foreign: Resources = Resources()
+    count: int = 1
+    schedulable: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Capacity of one flavor at one backend, as last reported. A dark pool gives no new capacity and frees none."""
+
+    name: str
+    backend: str
+    flavor: str
+    tenure: Tenure
+    places_nodes: bool
+    place_first: bool  # whether a preemption may happen here at all (DESIGN §5)
+    nodes: tuple[Node, ...]
+    dark: bool = False
+    draining: bool = False
+    rested_until_ms: int = 0  # after NoSpotCapacity, a withdrawal or a theft by foreign load
+    no_preemption_until_ms: int = 0
+    spot_mttf_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """Equal members of a job. `min_replicas < replicas` for elastic groups only."""
+
+    name: str
+    replicas: int
+    min_replicas: int
+    per_member: Resources
+    accelerator: str = ""  # GPU model wanted; "" takes any (or none where accelerators are 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementWish:
+    """Where a job may go: alternatives in order of preference; empty tuples allow everything."""
+
+    flavors: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    ordered: bool = False
+    require: Mapping[str, str] = field(default_factory=dict)
+    prefer: Mapping[str, str] = field(default_factory=dict)
+    avoid_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A wish that waits (or one chunk of an array). `version` guards the commit of whatever is decided about it."""
+
+    id: str
+    tenant: str
+    user: str
+    kind: JobKind
+    klass: PriorityClass
+    submitted_ms: int
+    version: int
+    groups: tuple[GroupRequest, ...]
+    capacity: CapacityWish = CapacityWish.MIXED
+    placement: PlacementWish = PlacementWish()
+    max_duration_ms: int | None = None
+    deadline_ms: int | None = None
+    estimated_ms: int | None = None
+    not_before_ms: int = 0  # back-off or window
+    on_hold: bool = False
+    waits_for: tuple[str, ...] = ()  # unfinished dependencies
+    dependency_impossible: bool = False
+    max_queue_ms: int | None = None
+    max_price: int | None = None
+    order_value: int = 0
+    chunk: tuple[int, int] | None = None  # [first, last] index of an array chunk
+    preempted_in_cycle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Members of one group in one pool; `nodes` pairs a node with the members on it (empty: the backend places)."""
+
+    group: str
+    pool: str
+    flavor: str
+    replicas: int
+    per_member: Resources
+    nodes: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def total(self) -> Resources:
+        """What all members together take."""
+        return self.per_member.times(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAttempt:
+    """A lease that is taken, with what a preemption of it would cost."""
+
+    id: str
+    job: str
+    tenant: str
+    user: str
+    kind: JobKind
+    klass: PriorityClass
+    state: AttemptState
+    version: int
+    placed: tuple[Placed, ...]
+    leased_ms: int
+    started_ms: int | None = None
+    ends_by_ms: int | None = None  # leased end, for shadow slots
+    checkpoint_ms: int | None = None  # end of the newest L1-verified checkpoint
+    checkpoint_interval_ms: int | None = None  # as declared
+    save_ms: int | None = None  # measured; None: the job cannot save
+    restart_ms: int = 0  # pull + load + rendezvous, estimated
+    min_runtime_ms: int = 0
+    deadline_ms: int | None = None
+    preemptions_week: int = 0
+    preemptions_today: int = 0
+    last_preempted_ms: int | None = None
+    stopping: StopCause | None = None
+    contingent_on: tuple[str, ...] = ()  # attempts whose end this one waits for
+    finish_spared: bool = False  # has been spared once by finish_soon
+    elastic_min: int | None = None  # replicas
+    elastic_step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowing:
+    """An interval in which `borrower` used what `lender` guarantees; `until_ms=None`: still does."""
+
+    lender: str
+    borrower: str
+    flavor: str
+    amount: int  # milli-GPU
+    since_ms: int
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """An operator's audited word about one attempt: force or forbid its preemption until it expires."""
+
+    attempt: str
+    force: bool
+    until_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One consistent view of the federation. Tuples in any order: `plan` sorts by its own keys."""
+
+    tenants: tuple[Tenant, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    usages: tuple[Usage, ...] = ()
+    allowances: tuple[Allowance, ...] = ()
+    flavors: tuple[Flavor, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    queued: tuple[QueuedJob, ...] = ()
+    live: tuple[LiveAttempt, ...] = ()
+    borrowings: tuple[Borrowing, ...] = ()
+    overrides: tuple[Override, ...] = ()
