@@ -123,7 +123,7 @@ class LaunchRequest:
 
     key: the attempt id, safe as a name everywhere (`backends.naming`). The same key again is the same launch.
     name: the user's own text, any characters; data for the object's description, never its name.
-    env: the user's environment, byte for byte; `TIDEGATE_*` and friends are added by the backend (`backends.environment`).
+    env: the user's environment, byte for byte; `backends.environment` adds the `TIDEGATE_*` variables.
     """
 
     key: str

@@ -1,0 +1,1 @@
+"""The ledger: accounts, leases, states and events in PostgreSQL. Knows no HTTP and no Temporal."""

@@ -1,0 +1,1 @@
+"""Temporal workflows decide, activities do. The row is the truth, a signal is a hint."""

@@ -1,0 +1,117 @@
+"""What workflows and activities say to each other: plain dataclasses, small, JSON-able, additive for ever.
+
+Decisions and snapshots never travel here: they stay in the database (DESIGN §4.2).
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+TASK_QUEUE: Final = "tidegate"
+NUDGE: Final = "nudge"
+
+
+@dataclass(frozen=True)
+class AttemptRef:
+    """Which attempt; the workflow's whole input. `turn` counts its continue-as-news."""
+
+    attempt_id: str
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class GroupSeen:
+    """The newest observation of the attempt at one backend. Times are epoch milliseconds (the backend's clock)."""
+
+    backend: str
+    phase: str = "Absent"  # backends.types.Phase
+    as_of_ms: int = 0
+    restarts: int = 0
+    sequence: int = 0
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    cause: str = ""  # policies.vocabulary.Reason, when Ended
+    exit_code: int | None = None
+    failed_rank: int | None = None
+    final: bool = False
+    stop_confirmed: bool = False
+    notice_kind: str = ""
+    notice_deadline_ms: int | None = None
+    waiting: str = ""
+    ready: int = 0
+    codes: dict[str, int] = field(default_factory=dict)
+    bad_nodes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """What a workflow knows of its attempt: the row, read at `now_ms` of the database."""
+
+    attempt_id: str
+    job_id: str
+    number: int
+    state: str
+    version: int
+    now_ms: int
+    backends: list[str] = field(default_factory=list)  # in the order in which they are to be started
+    prepared: list[str] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+    dark: list[str] = field(default_factory=list)
+    seen: list[GroupSeen] = field(default_factory=list)
+    lease_state: str = "held"
+    place_first: bool = False  # start nothing until the lease is held
+    stop_cause: str = ""
+    stop_grace_s: int = 0
+    stop_asked_ms: int | None = None
+    stop_sent: bool = False
+    want_cancel: bool = False
+    want_checkpoint: int = 0
+    checkpoint_done: int = 0
+    want_size: dict[str, int] | None = None
+    kind: str = "training"
+    created_ms: int = 0
+    pending_ms: int | None = None
+    started_ms: int | None = None
+    stopping_ms: int | None = None
+    first_running_ms: int | None = None
+    gang_timeout_s: int = 600
+    backend_wait_timeout_s: int = 600
+    max_duration_s: int | None = None
+    term_s: int = 10
+    save_timeout_s: int = 120
+    recovery_s: int = 120  # after grace, while the backend answers: then a stopped object counts as gone
+    covers_until_ms: int | None = None
+    stall_after_ms: int | None = None  # now_ms beyond this: stalled
+    checkpoints: bool = False  # the job can save
+    replicas_total: int = 1
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What settle() did: whether this call was the one, and what became of the job."""
+
+    first: bool
+    attempt_state: str
+    job_state: str
+
+
+@dataclass(frozen=True)
+class Duty:
+    """One of the standing loops: arbiter, relay, follower, reconciler. `subject` is a backend's name or ""."""
+
+    name: str
+    subject: str = ""
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class EndRequest:
+    """Ask the ledger to settle an attempt. `reason` is a policies.vocabulary.Reason; times in epoch milliseconds."""
+
+    attempt_id: str
+    reason: str
+    ended_ms: int | None = None
+    exit_code: int | None = None
+    failed_rank: int | None = None
+    message: str = ""
+    codes: dict[str, int] = field(default_factory=dict)
+    bad_nodes: list[str] = field(default_factory=list)
