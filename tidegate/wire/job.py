@@ -1,0 +1,198 @@
+"""What the API answers about jobs. Instants are RFC 3339 in UTC, GPU time in GPU-milliseconds, money in micro-dollars."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from tidegate.wire.base import Loose, Wire
+from tidegate.wire.enums import AttemptState, JobKind, JobState, PriorityClass
+from tidegate.wire.spec import JobSpec
+
+
+class Why(Loose):
+    """Why a job waits: a token, its numbers, what would change it, what is in front, and an estimated start."""
+
+    token: str
+    numbers: dict[str, int | str] = Field(default_factory=dict)
+    remedy: str = ""
+    blocker: str = ""
+    starts_at: datetime | None = None
+
+
+class Job(Loose):
+    """A job as lists show it."""
+
+    id: str
+    name: str
+    tenant: str
+    principal: str
+    kind: JobKind
+    priority: PriorityClass
+    state: JobState
+    reason: str = ""
+    message: str = ""
+    pending: Why | None = None
+    exit_code: int | None = None
+    attempts: int = 0
+    failures: int = 0
+    preemptions: int = 0
+    revocations: int = 0
+    on_hold: bool = False
+    array_size: int | None = None
+    array_ended: int = 0
+    array_failed: int = 0
+    labels: dict[str, str] = Field(default_factory=dict)
+    submitted_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    version: int
+
+
+class JobDetail(Job):
+    """One job with its spec."""
+
+    spec: JobSpec
+
+
+class Submitted(Loose):
+    """The answer to a submit. `replayed`: this key had made the job before."""
+
+    id: str
+    state: JobState
+    replayed: bool = False
+
+
+class BatchSubmit(Wire):
+    """Many jobs in one transaction: all or none. The key of job n is `<key>/<n>`."""
+
+    jobs: tuple[JobSpec, ...] = Field(min_length=1, max_length=1000)
+
+
+class BatchSubmitted(Loose):
+    """One answer per job, in order."""
+
+    jobs: tuple[Submitted, ...]
+
+
+class PlacedGroup(Loose):
+    """Where members of a group went."""
+
+    group: str
+    pool: str
+    flavor: str
+    replicas: int
+    nodes: tuple[tuple[str, int], ...] = ()
+
+
+class Attempt(Loose):
+    """One try of a job."""
+
+    id: str
+    number: int
+    chunk: int | None = None
+    state: AttemptState
+    reason: str = ""
+    message: str = ""
+    placed: tuple[PlacedGroup, ...] = ()
+    exit_code: int | None = None
+    failed_rank: int | None = None
+    codes: dict[str, int] = Field(default_factory=dict)
+    stop_cause: str | None = None
+    resume_from: str = ""
+    gpu_ms: int = 0
+    money: int = 0
+    credit_gpu_ms: int = 0
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class Task(Loose):
+    """One index of an array."""
+
+    index: int
+    state: JobState
+    reason: str = ""
+    exit_code: int | None = None
+    attempts: int = 0
+
+
+class Event(Loose):
+    """Something that happened to a job; `id` orders them and is the SSE id."""
+
+    id: int
+    at: datetime
+    job: str
+    attempt: str | None = None
+    kind: str
+    reason: str = ""
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Decision(Loose):
+    """One decision about a job, with its reason and numbers."""
+
+    id: int
+    at: datetime
+    kind: str
+    token: str
+    data: dict[str, Any] = Field(default_factory=dict)
+    policy: str = ""
+    applied: bool = True
+
+
+class Explanation(Loose):
+    """Why a job is where it is, what would change it and when it may start."""
+
+    job: str
+    state: JobState
+    why: Why | None = None
+    words: str = ""
+    decisions: tuple[Decision, ...] = ()
+
+
+class DryRun(Loose):
+    """What the arbiter would do with the job now; nothing is stored."""
+
+    decision: str
+    why: Why
+    placed: tuple[PlacedGroup, ...] = ()
+    preempts: tuple[str, ...] = ()
+
+
+class ResizeRequest(Wire):
+    """Another size for one group, in replicas."""
+
+    group: str = "main"
+    replicas: int = Field(ge=1, le=100_000, strict=True)
+
+
+class JobUpdate(Wire):
+    """What may change while a job is queued (labels: always)."""
+
+    priority: PriorityClass | None = None
+    labels: dict[str, str] | None = None
+    max_duration: int | None = Field(default=None, ge=1, strict=True)
+
+
+class LogEvent(Loose):
+    """A piece of one member's output; `offset` is where to go on from."""
+
+    rank: int
+    group: str = ""
+    text: str
+    offset: int
+
+
+class Page(Loose):
+    """The envelope of every list: `next` is the cursor of the following page, None at the end."""
+
+    items: tuple[Any, ...]
+    next: str | None = None
+
+
+class JobPage(Page):
+    """A page of jobs."""
+
+    items: tuple[Job, ...]

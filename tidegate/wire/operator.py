@@ -1,0 +1,255 @@
+"""What operators write (`tidegate apply -f`) and the API keeps: tenants, flavors, backends, pools, quotas and the rest.
+
+A file holds any number of YAML documents; each names its `kind`. Amounts of accelerators and CPUs are numbers of cards
+and CPUs, memory is a quantity.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, TypeAdapter
+
+from tidegate.wire.base import Loose, Wire
+from tidegate.wire.enums import CapacityType, PriorityClass, Resource, Role, Tenure
+from tidegate.wire.spec import Slug, TenantPath
+from tidegate.wire.units import Bytes, Seconds
+
+Price = Annotated[int, Field(ge=0, le=10**12, strict=True)]
+Short = Annotated[str, StringConstraints(max_length=255)]
+Amount = int | float | str
+"""Cards, CPUs or jobs as a number, memory as a quantity; `gateway` reads it by the quota's resource."""
+
+
+class TenantDoc(Wire):
+    """A node of the tree; its parent must exist or stand in the same file."""
+
+    kind: Literal["tenant"] = "tenant"
+    path: TenantPath
+    weight: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 1
+    active: bool = True
+    contact: Short = ""
+
+
+class FlavorDoc(Wire):
+    """A kind of capacity. `price` in micro-dollars per GPU-hour."""
+
+    kind: Literal["flavor"] = "flavor"
+    name: Slug
+    accelerator: Annotated[str, StringConstraints(max_length=63)] = ""
+    accelerator_memory: Bytes = 0
+    capacity_type: CapacityType = CapacityType.ON_DEMAND
+    zone: Short = ""
+    price: Price = 0
+    labels: dict[str, str] = Field(default_factory=dict, max_length=64)
+
+
+class BackendDoc(Wire):
+    """One instance of a kind of backend; `config` is read by that kind's own settings."""
+
+    kind: Literal["backend"] = "backend"
+    name: Slug
+    type: Slug
+    config: dict[str, Any] = Field(default_factory=dict)
+    draining: bool = False
+
+
+class PoolDoc(Wire):
+    """Capacity of one flavor at one backend; `config` is read by the backend."""
+
+    kind: Literal["pool"] = "pool"
+    name: Slug
+    backend: Slug
+    flavor: Slug
+    tenure: Tenure = Tenure.EXCLUSIVE
+    config: dict[str, Any] = Field(default_factory=dict)
+
+
+class QuotaDoc(Wire):
+    """Guarantee, ceiling (null: none) and how much of an idle guarantee others may use."""
+
+    kind: Literal["quota"] = "quota"
+    tenant: TenantPath
+    flavor: Slug
+    resource: Resource = Resource.ACCELERATORS
+    min: Amount = 0
+    max: Amount | None = None
+    lendable: Amount = 0
+
+
+class AllowanceDoc(Wire):
+    """GPU-hours of P0 or P1 that a tenant may use in each period."""
+
+    kind: Literal["allowance"] = "allowance"
+    tenant: TenantPath
+    priority: PriorityClass
+    gpu_hours: Annotated[int, Field(ge=0, le=10**9, strict=True)]
+    period: Seconds = 2_592_000
+
+
+class StorageDoc(Wire):
+    """A place that jobs of a tenant (and below it) may name: URLs must normalise to under `prefix`."""
+
+    kind: Literal["storage"] = "storage"
+    tenant: TenantPath
+    name: Slug
+    prefix: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+    credential: Short = ""
+
+
+OperatorDoc = Annotated[
+    TenantDoc | FlavorDoc | BackendDoc | PoolDoc | QuotaDoc | AllowanceDoc | StorageDoc, Field(discriminator="kind")
+]
+OPERATOR_DOC: TypeAdapter[OperatorDoc] = TypeAdapter(OperatorDoc)
+
+
+class ApplyRequest(Wire):
+    """Documents in any order; they are applied in the order in which they depend on each other."""
+
+    documents: tuple[OperatorDoc, ...] = Field(max_length=10_000)
+
+
+class Change(Loose):
+    """One difference between the files and the gate. `action`: create, update, delete."""
+
+    action: Literal["create", "update", "delete"]
+    kind: str
+    name: str
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+
+
+class ApplyResult(Loose):
+    """What was (or, in a dry run, would be) changed. Empty: everything is as the files say."""
+
+    changes: tuple[Change, ...]
+    applied: bool
+
+
+class Grant(Wire):
+    """A dated change of quota. `recurrence`: days 0 (Monday) to 6 with times of day in UTC."""
+
+    tenant: TenantPath
+    flavor: Slug
+    resource: Resource = Resource.ACCELERATORS
+    delta_min: Amount = 0
+    delta_max: Amount = 0
+    reclaimable: bool = True
+    starts_at: datetime
+    ends_at: datetime | None = None
+    recurrence: dict[str, Any] | None = None
+    cause: Short = ""
+
+
+class GrantView(Loose):
+    """A grant as stored."""
+
+    id: int
+    tenant: str
+    flavor: str
+    resource: Resource
+    delta_min: str
+    delta_max: str
+    reclaimable: bool
+    starts_at: datetime
+    ends_at: datetime | None = None
+    recurrence: dict[str, Any] | None = None
+    cause: str = ""
+    approver: str = ""
+    revoked_at: datetime | None = None
+
+
+class QuotaView(Loose):
+    """Quota and what is held of it now. Amounts in cards, CPUs, jobs or bytes as texts; `etag` guards a change."""
+
+    tenant: str
+    flavor: str
+    resource: Resource
+    min: str
+    max: str | None
+    lendable: str
+    held: str
+    effective_min: str
+    effective_max: str | None
+    etag: str
+
+
+class TokenRequest(Wire):
+    """A token to be made."""
+
+    tenant: TenantPath
+    principal: Annotated[str, StringConstraints(min_length=1, max_length=255)]
+    role: Role
+    expires_in: Seconds | None = None
+    note: Short = ""
+
+
+class TokenView(Loose):
+    """A token; `secret` is there once, in the answer that made it."""
+
+    id: str
+    tenant: str
+    principal: str
+    role: Role
+    note: str = ""
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    secret: str | None = Field(default=None, repr=False)
+
+
+class Me(Loose):
+    """Who the token says one is."""
+
+    principal: str
+    tenant: str
+    role: Role
+
+
+class AuditView(Loose):
+    """One audited act."""
+
+    id: int
+    at: datetime
+    principal: str
+    tenant: str | None
+    action: str
+    target: str
+    reason: str = ""
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+
+
+class UsageView(Loose):
+    """What a tenant used and holds, per flavor."""
+
+    tenant: str
+    flavor: str
+    held: dict[str, str]
+    gpu_ms: int
+    money: int
+
+
+class CreditView(Loose):
+    """One credit: what a preemption earned."""
+
+    tenant: str
+    flavor: str
+    victim_attempt: str
+    preemption: str
+    gpu_ms: int
+    burned_gpu_ms: int = 0
+    terms: dict[str, Any] = Field(default_factory=dict)
+    at: datetime
+    expires_at: datetime | None = None
+
+
+class StatementLine(Loose):
+    """One ledger transaction as a tenant sees it."""
+
+    at: datetime
+    kind: str
+    cause: str
+    unit: str
+    flavor: str = ""
+    amount: int
+    pending: bool = False

@@ -1,0 +1,247 @@
+"""The job spec: what a user writes. Every field has one meaning; what is not here is refused with its name.
+
+Fields whose machinery comes with a later backend or policy are added with it, so that nothing is accepted and then
+ignored.
+"""
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from tidegate.wire.base import Wire
+from tidegate.wire.enums import CapacityWish, JobKind, Launcher, PriorityClass, SignalName
+from tidegate.wire.units import Bytes, Milli, Seconds
+
+MAX_NAME: Final = 200
+MAX_TEXT: Final = 256 * 1024
+MAX_MEMBERS: Final = 100_000
+MAX_INDEXES: Final = 1_000_000
+RESERVED_ENV: Final = ("SLURM_", "SBATCH_", "SRUN_", "TIDEGATE_", "LD_")
+_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./@+]{0,61}[A-Za-z0-9])?")
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME)]
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+TenantPath = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?){0,7}$")
+]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
+Count = Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)]
+
+
+class Accelerators(Wire):
+    """Cards per member: a model (`H100`) or any, and how many. Written `H100:8`, `8` or as an object."""
+
+    model: Annotated[str, StringConstraints(max_length=63)] = ""
+    count: Milli = 0
+
+
+def _accelerators(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("write a count (8), a model and count (H100:8), or {model, count}")  # noqa: TRY004
+    if isinstance(value, int | float):
+        return {"count": value}
+    if isinstance(value, str):
+        model, colon, count = value.rpartition(":")
+        return {"model": model, "count": count} if colon else {"count": value}
+    return value
+
+
+class Resources(Wire):
+    """What each member needs."""
+
+    accelerators: Accelerators = Accelerators()
+    cpus: Milli = 1000
+    memory: Bytes = 1 << 30
+    disk: Bytes = 0
+
+    _read = field_validator("accelerators", mode="before")(staticmethod(_accelerators))
+
+
+class Group(Wire):
+    """A part of a job with equal members. `min_replicas` below `replicas` needs `elastic`."""
+
+    name: Slug = "main"
+    replicas: Count = 1
+    min_replicas: Count | None = None
+    resources: Resources | None = None
+    command: tuple[Text, ...] | None = None
+
+
+class Placement(Wire):
+    """Where a job may go. Empty lists allow everything; with `ordered`, the first alternative that fits is taken."""
+
+    flavors: tuple[Slug, ...] = ()
+    pools: tuple[Slug, ...] = ()
+    backends: tuple[Slug, ...] = ()
+    zones: tuple[str, ...] = ()
+    ordered: bool = False
+    require: dict[str, str] = Field(default_factory=dict, max_length=32)
+    prefer: dict[str, str] = Field(default_factory=dict, max_length=32)
+
+
+class Capacity(Wire):
+    """The kind of capacity; `max_price` in micro-dollars per GPU-hour."""
+
+    type: CapacityWish = CapacityWish.MIXED
+    max_price: Annotated[int, Field(ge=0, le=10**12, strict=True)] | None = None
+    accept_loss: bool = False
+
+
+class Array(Wire):
+    """One job, many indexes 0 … indexes-1, each with TIDEGATE_ARRAY_INDEX. `parallelism` bounds those live at once."""
+
+    indexes: Annotated[int, Field(ge=1, le=MAX_INDEXES, strict=True)]
+    parallelism: Annotated[int, Field(ge=1, le=MAX_INDEXES, strict=True)] | None = None
+    max_failed: Annotated[int, Field(ge=0, le=MAX_INDEXES, strict=True)] = 0
+
+
+class After(Wire):
+    """Jobs that must have ended: well, in any way, or badly."""
+
+    ok: tuple[str, ...] = ()
+    any: tuple[str, ...] = ()
+    not_ok: tuple[str, ...] = ()
+
+
+class Retry(Wire):
+    """How often the job's own failures are tried again. Revocations and preemptions never count."""
+
+    max: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
+    on_events: tuple[Literal["NonZeroExit", "OutOfMemory", "LaunchFailed", "Lost"], ...] = (
+        "NonZeroExit",
+        "OutOfMemory",
+        "LaunchFailed",
+        "Lost",
+    )
+    max_duration: Seconds | None = None
+
+
+class Checkpoint(Wire):
+    """Where the job saves, how often it says it does, and how it is told to."""
+
+    url: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+    interval: Seconds | None = None
+    save_timeout: Seconds = 120
+    signal: SignalName = SignalName.USR1
+
+
+class Elastic(Wire):
+    """Sizes the job can run at, in replicas of its one elastic group."""
+
+    min: Count
+    target: Count
+    max: Count
+    multiple_of: Count = 1
+    reshard: bool = False
+
+
+class Stall(Wire):
+    """After its first report, a job that reports no step for so long has stalled."""
+
+    timeout: Seconds = 600
+    factor: Annotated[int, Field(ge=1, le=1000, strict=True)] = 10
+
+
+class Sla(Wire):
+    """How long the job may wait in the queue before it is rejected."""
+
+    max_queue: Seconds | None = None
+
+
+class JobSpec(Wire):
+    """The wish. Either `groups`, or `num_nodes` equal members of `resources` running `run`."""
+
+    name: Name
+    tenant: TenantPath | None = None
+    kind: JobKind = JobKind.BATCH
+    priority: PriorityClass = PriorityClass.P2
+    workdir: Annotated[str, StringConstraints(max_length=512)] | None = None
+    setup: Text = ""
+    run: Text | None = None
+    env: dict[str, Text] = Field(default_factory=dict, max_length=1000)
+    groups: tuple[Group, ...] | None = Field(default=None, min_length=1, max_length=64)
+    num_nodes: Count = 1
+    resources: Resources = Resources()
+    launcher: Launcher = Launcher.PLAIN
+    placement: Placement = Placement()
+    capacity: Capacity = Capacity()
+    array: Array | None = None
+    after: After = After()
+    retry: Retry = Retry()
+    max_duration: Seconds | None = None
+    deadline: Annotated[str, StringConstraints(max_length=40)] | None = None
+    elastic: Elastic | None = None
+    checkpoint: Checkpoint | None = None
+    stall: Stall | None = None
+    grace: Seconds | None = None
+    min_runtime: Seconds = 0
+    sla: Sla = Sla()
+    gang_timeout: Seconds | None = Field(default=600)
+    labels: dict[str, str] = Field(default_factory=dict, max_length=64)
+
+    @field_validator("name")
+    @classmethod
+    def _has_letters(cls, value: str) -> str:
+        if not value.strip() or "\x00" in value:
+            raise ValueError("a name has at least one visible character and no NUL")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _env_is_the_users(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not _ENV_NAME.fullmatch(name):
+                raise ValueError(f"{name[:64]!r} is no environment name; use letters, digits and _")
+            if name.startswith(RESERVED_ENV):
+                raise ValueError(f"{name} is reserved ({' '.join(p + '*' for p in RESERVED_ENV)}); choose another name")
+            if "\x00" in text:
+                raise ValueError(f"the value of {name} contains a NUL byte")
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_are_short(cls, value: dict[str, str]) -> dict[str, str]:
+        for key, text in value.items():
+            if not _LABEL.fullmatch(key) or len(text) > MAX_NAME or "\x00" in text:
+                raise ValueError(
+                    f"label {key[:64]!r}: a key has 1 to 63 of A-Z a-z 0-9 - _ . / @ +, a value at most 200"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        names = [group.name for group in self.flat_groups()]
+        if len(set(names)) != len(names):
+            raise ValueError("groups: each group needs a name of its own")
+        for group in self.flat_groups():
+            if not group.command and self.run is None:
+                raise ValueError(f"groups.{group.name}.command: say what to run here, or `run` for the whole job")
+            if group.min_replicas is not None and group.min_replicas != group.replicas and self.elastic is None:
+                raise ValueError("groups.min_replicas: below replicas only with `elastic`; a gang starts whole")
+        if self.gang_size > 1 and self.gang_timeout in (None, 0):
+            raise ValueError("gang_timeout: a gang may not wait without bound; give a duration, for example 10m")
+        if self.array and self.elastic:
+            raise ValueError("array: an array's tasks have one size; take `elastic` away")
+        if self.elastic and not self.elastic.min <= self.elastic.target <= self.elastic.max:
+            raise ValueError("elastic: min <= target <= max")
+        return self
+
+    def flat_groups(self) -> tuple[Group, ...]:
+        """The groups with their resources filled in; one called `main` when the job has none of its own."""
+        groups = self.groups or (Group(name="main", replicas=self.num_nodes),)
+        return tuple(
+            group.model_copy(
+                update={
+                    "resources": group.resources or self.resources,
+                    "min_replicas": group.min_replicas or group.replicas,
+                }
+            )
+            for group in groups
+        )
+
+    @property
+    def gang_size(self) -> int:
+        """Members of all groups together."""
+        return sum(group.replicas for group in self.flat_groups())
