@@ -1,4 +1,4 @@
-"""What the API answers about jobs. Instants are RFC 3339 in UTC, GPU time in GPU-milliseconds, money in micro-dollars."""
+"""What the API answers about jobs. Instants are RFC 3339 in UTC, GPU time in GPU-ms, money in micro-dollars."""
 
 from datetime import datetime
 from typing import Any

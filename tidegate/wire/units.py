@@ -73,7 +73,9 @@ def _scaled(value: object, scale: int, what: str) -> int:
     elif isinstance(value, str):
         number = parse_quantity(value)
     else:
-        raise ValueError(f"{what} is an integer or a quantity in quotes, for example {'16Gi' if scale == 1 else '1.5'}")
+        example = "16Gi" if scale == 1 else "1.5"
+        # ValueError, since pydantic turns only that into a message about the field.
+        raise ValueError(f"{what} is an integer or a quantity in quotes, for example {example}")  # noqa: TRY004
     return int((number * scale).to_integral_value(rounding=ROUND_CEILING))
 
 
