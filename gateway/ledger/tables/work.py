@@ -100,6 +100,7 @@ class AttemptRow(SQLModel, table=True):
     checkpoint_asked: int = 0  # the newest want_checkpoint that was carried out
     observed: dict[str, Any] = Json()  # backend -> last observation (workflows.messages.Seen)
     why: dict[str, Any] = Json()  # the Admit's reason and numbers
+    progress: dict[str, Any] = Json()  # newest report: step, samples, at_ms, reports, step_ms (median of the last)
     reason: str = ""
     exit_code: int | None = None
     failed_rank: int | None = None
