@@ -1,0 +1,82 @@
+"""Side effects that a transaction owes: start or nudge an attempt's workflow, send a webhook. At least once, in order of
+when they are due; a row is never lost and one bad row never stops the others. Never does the effect itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from gateway.ledger.codec import dumps
+from workflows.store import OutboxItem
+
+WORK: Final = "tidegate_work"  # something for the arbiter
+OUTBOX: Final = "tidegate_outbox"  # something for the relay
+CLAIM_S: Final = 30  # a dead relay's rows come again after so long
+MAX_DELAY_S: Final = 60
+MAX_ERROR: Final = 500
+
+START: Final = "start"
+NUDGE: Final = "nudge"
+WEBHOOK: Final = "webhook"
+
+_ADD = text(
+    """
+    WITH added AS (
+        INSERT INTO outbox (kind, target, data, tries, error, created_at, due_at)
+        SELECT CAST(:kind AS text), target, CAST(:data AS jsonb), 0, '', now(), now()
+        FROM unnest(CAST(:targets AS text[])) AS target
+    )
+    SELECT pg_notify('tidegate_outbox', '')
+    """
+)
+_CLAIM = text(
+    """
+    UPDATE outbox SET due_at = now() + make_interval(secs => :claim_s), tries = tries + 1
+    FROM (
+        SELECT id FROM outbox WHERE done_at IS NULL AND due_at <= now()
+        ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
+    ) AS due
+    WHERE outbox.id = due.id
+    RETURNING outbox.id, kind, target, data, tries
+    """
+)
+_DONE = text("UPDATE outbox SET done_at = now() WHERE id = ANY(:ids) AND done_at IS NULL")
+_FAILED = text(
+    """
+    UPDATE outbox SET error = :error,
+        due_at = now() + make_interval(secs => least(:max_delay_s, power(2, least(tries, 10) - 1)::int))
+    WHERE id = :id AND done_at IS NULL
+    """
+)
+
+
+def add(session: Session, kind: str, targets: Sequence[str], data: Mapping[str, Any] | None = None) -> None:
+    """Owe one effect per target, and wake the relay when the transaction commits."""
+    if targets:
+        session.execute(_ADD, {"kind": kind, "targets": list(targets), "data": dumps(dict(data or {}))})
+
+
+def wake_arbiter(session: Session) -> None:
+    """NOTIFY the arbiter when the transaction commits."""
+    session.execute(text("SELECT pg_notify('tidegate_work', '')"))
+
+
+def claim(session: Session, limit: int) -> tuple[OutboxItem, ...]:
+    """Due rows, oldest first, each to one relay; they come again after CLAIM_S unless done."""
+    rows = session.execute(_CLAIM, {"limit": limit, "claim_s": CLAIM_S}).all()
+    return tuple(
+        OutboxItem(id=row.id, kind=row.kind, target=row.target, data=row.data, tries=row.tries)
+        for row in sorted(rows, key=lambda row: row.id)
+    )
+
+
+def done(session: Session, ids: Sequence[int]) -> None:
+    """These need not be done again."""
+    session.execute(_DONE, {"ids": list(ids)})
+
+
+def failed(session: Session, item_id: int, error: str) -> None:
+    """Again later: 1, 2, 4 … up to MAX_DELAY_S seconds after the latest try."""
+    session.execute(_FAILED, {"id": item_id, "error": error[:MAX_ERROR], "max_delay_s": MAX_DELAY_S})
