@@ -1,0 +1,63 @@
+"""What a job may use to live well under Tidegate. Standard library only, Python 3.9 or newer; no job has to use it.
+
+from tidegate import job
+
+checkpoints = job.checkpoints()
+found = checkpoints.resume()
+for step in range(found.step + 1 if found else 0, steps):
+    ...
+    job.report(step, samples)
+    stop = job.should_stop(step)
+    if stop or job.should_save(step) or step % 500 == 0:
+        checkpoints.save(step, {"model.npz": write_model})
+    if stop:
+        job.exit_saved()
+job.finish()
+"""
+
+from __future__ import annotations
+
+from tidegate.job.checkpoints import Checkpoint, Checkpoints, Rejected
+from tidegate.job.context import Context, ContextError, context
+from tidegate.job.fence import Fenced
+from tidegate.job.manifest import InvalidCheckpoint, Manifest, Shard
+from tidegate.job.names import newest_step, step_of
+from tidegate.job.saving import SaveTimeout
+from tidegate.job.session import (
+    EXIT_SAVED,
+    Session,
+    checkpoints,
+    exit_saved,
+    finish,
+    notice,
+    report,
+    session,
+    should_save,
+    should_stop,
+)
+
+__all__ = [
+    "EXIT_SAVED",
+    "Checkpoint",
+    "Checkpoints",
+    "Context",
+    "ContextError",
+    "Fenced",
+    "InvalidCheckpoint",
+    "Manifest",
+    "Rejected",
+    "SaveTimeout",
+    "Session",
+    "Shard",
+    "checkpoints",
+    "context",
+    "exit_saved",
+    "finish",
+    "newest_step",
+    "notice",
+    "report",
+    "session",
+    "should_save",
+    "should_stop",
+    "step_of",
+]
