@@ -196,3 +196,49 @@ class JobPage(Page):
     """A page of jobs."""
 
     items: tuple[Job, ...]
+
+
+class AttemptPage(Page):
+    """A page of attempts."""
+
+    items: tuple[Attempt, ...]
+
+
+class TaskPage(Page):
+    """A page of an array's tasks."""
+
+    items: tuple[Task, ...]
+
+
+class EventPage(Page):
+    """A page of events."""
+
+    items: tuple[Event, ...]
+
+
+class ProgressReport(Wire):
+    """What a running attempt says of itself: its newest step and how many samples it has seen."""
+
+    step: int = Field(ge=0, le=2**62, strict=True)
+    samples: int | None = Field(default=None, ge=0, le=2**62, strict=True)
+    data: dict[str, int | float | str] = Field(default_factory=dict, max_length=64)
+
+
+class CheckpointReport(Wire):
+    """A manifest that is complete with right sizes (L1). `size` in bytes, `save_ms` as measured by the job."""
+
+    step: int = Field(ge=0, le=2**62, strict=True)
+    url: str = Field(min_length=1, max_length=2048)
+    size: int = Field(default=0, ge=0, le=2**62, strict=True)
+    save_ms: int = Field(default=0, ge=0, le=2**40, strict=True)
+    reshardable: bool = False
+    parts: dict[str, Any] = Field(default_factory=dict, max_length=1000)
+    final: bool = False
+
+
+class NoticeView(Loose):
+    """What a running attempt is told: `kind` is "" while there is nothing, else checkpoint, preempt, stop and so on."""
+
+    kind: str = ""
+    number: int = 0
+    deadline: datetime | None = None

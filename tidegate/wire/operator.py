@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints, TypeAdapter
 
 from tidegate.wire.base import Loose, Wire
 from tidegate.wire.enums import CapacityType, PriorityClass, Resource, Role, Tenure
+from tidegate.wire.job import Page
 from tidegate.wire.spec import Slug, TenantPath
 from tidegate.wire.units import Bytes, Seconds
 
@@ -253,3 +254,108 @@ class StatementLine(Loose):
     flavor: str = ""
     amount: int
     pending: bool = False
+
+
+class BackendView(Loose):
+    """A backend and how it does. `config` is shown to operators alone."""
+
+    name: str
+    type: str
+    draining: bool
+    dark_since: datetime | None = None
+    seen_at: datetime | None = None
+    problem: str = ""
+    config: dict[str, Any] | None = None
+
+
+class PoolView(Loose):
+    """A pool and what it last reported. Amounts as texts: cards, CPUs, bytes."""
+
+    name: str
+    backend: str
+    flavor: str
+    tenure: Tenure
+    nodes: int = 0
+    capacity: dict[str, str] = Field(default_factory=dict)
+    rested_until: datetime | None = None
+    rest_reason: str = ""
+    as_of: datetime | None = None
+    config: dict[str, Any] | None = None
+
+
+class TenantPage(Page):
+    """A page of tenants."""
+
+    items: tuple[TenantDoc, ...]
+
+
+class FlavorPage(Page):
+    """All flavors."""
+
+    items: tuple[FlavorDoc, ...]
+
+
+class BackendPage(Page):
+    """All backends."""
+
+    items: tuple[BackendView, ...]
+
+
+class PoolPage(Page):
+    """All pools."""
+
+    items: tuple[PoolView, ...]
+
+
+class QuotaPage(Page):
+    """Quotas of a subtree."""
+
+    items: tuple[QuotaView, ...]
+
+
+class GrantPage(Page):
+    """A page of grants."""
+
+    items: tuple[GrantView, ...]
+
+
+class StoragePage(Page):
+    """Storages that a subtree may name."""
+
+    items: tuple[StorageDoc, ...]
+
+
+class AllowancePage(Page):
+    """Class allowances of a subtree."""
+
+    items: tuple[AllowanceDoc, ...]
+
+
+class TokenPage(Page):
+    """A page of tokens, never with a secret."""
+
+    items: tuple[TokenView, ...]
+
+
+class AuditPage(Page):
+    """A page of audited acts, newest first."""
+
+    items: tuple[AuditView, ...]
+
+
+class UsagePage(Page):
+    """Use per tenant and flavor."""
+
+    items: tuple[UsageView, ...]
+
+
+class CreditPage(Page):
+    """A page of credits, newest first."""
+
+    items: tuple[CreditView, ...]
+
+
+class Statement(Page):
+    """A page of ledger lines, newest first."""
+
+    items: tuple[StatementLine, ...]
