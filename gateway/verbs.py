@@ -1,0 +1,96 @@
+"""The server's verbs on the one CLI: `up demo serve worker migrate check recover`. Heavy imports happen in the verb."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+DataDir = Annotated[Path, typer.Option("--data-dir", help="Folder of the embedded stack.")]
+HERE = Path(".tidegate")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to `app`; called through the entry-point group `tidegate.server_verbs`."""
+    for verb in (up, demo, serve, worker, migrate, check, recover):
+        app.command(name=verb.__name__)(verb)
+
+
+def up(
+    data_dir: DataDir = HERE,
+    port: Annotated[int, typer.Option(help="Port of the API.")] = 8080,
+    apply: Annotated[Path | None, typer.Option(help="Operators' file to apply once it runs.")] = None,
+) -> None:
+    """Run the embedded stack in the foreground until Ctrl-C."""
+    from gateway.embedded.foreground import run_in_foreground  # noqa: PLC0415
+
+    raise typer.Exit(run_in_foreground(data_dir, port, apply))
+
+
+def demo(
+    data_dir: Annotated[Path | None, typer.Option(help="Keep everything here; a temporary folder otherwise.")] = None,
+) -> None:
+    """The whole story on this machine: revocation, two preemptions, credits, ledger. Exit 0 only if all of it held."""
+    from gateway.demo.run import run_demo  # noqa: PLC0415
+
+    raise typer.Exit(run_demo(data_dir))
+
+
+def serve() -> None:
+    """The HTTP API. Settings from TIDEGATE_* (docs/SETTINGS.md)."""
+    from gateway.bootstrap import run_api  # noqa: PLC0415
+
+    run_api()
+
+
+def worker() -> None:
+    """A worker: arbiter, relay, followers and the workflows of attempts. Settings from TIDEGATE_*."""
+    from gateway.bootstrap import run_worker  # noqa: PLC0415
+
+    run_worker()
+
+
+def migrate(
+    operator_token_file: Annotated[
+        Path | None, typer.Option(help="File with the first operator's token, to be stored as a digest.")
+    ] = None,
+) -> None:
+    """Bring the ledger's schema up to date."""
+    from gateway.bootstrap import read_settings  # noqa: PLC0415
+    from gateway.ledger.migrate import migrate as bring_up_to_date  # noqa: PLC0415
+    from gateway.operators.first import first_operator  # noqa: PLC0415
+
+    url = read_settings().database_url.get_secret_value()
+    bring_up_to_date(url)
+    if operator_token_file:
+        first_operator(url, operator_token_file.read_text().strip())
+    typer.echo("the ledger's schema is up to date")
+
+
+def check(*, as_json: JsonFlag = False) -> None:
+    """Recompute every balance from the entries and compare; exit 1 when anything disagrees."""
+    from gateway.bootstrap import read_settings  # noqa: PLC0415
+    from gateway.ledger.check import check as find_violations  # noqa: PLC0415
+    from gateway.ledger.engine import make_engine  # noqa: PLC0415
+
+    engine = make_engine(read_settings().database_url.get_secret_value())
+    try:
+        violations = find_violations(engine)
+    finally:
+        engine.dispose()
+    if as_json:
+        typer.echo(json.dumps([str(violation) for violation in violations]))
+    else:
+        typer.echo("\n".join(map(str, violations)) or "the ledger balances: every balance equals its entries")
+    raise typer.Exit(1 if violations else 0)
+
+
+def recover(*, as_json: JsonFlag = False) -> None:
+    """After a restore from backup: a new epoch, every backend listed, objects adopted or ended, workflows restarted."""
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from gateway.bootstrap import run_recover  # noqa: PLC0415
+
+    report = run_recover()
+    typer.echo(json.dumps(asdict(report), default=str) if as_json else str(report))
