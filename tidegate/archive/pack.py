@@ -1,7 +1,7 @@
 """Makes the code archive of a folder: the same contents give the same bytes, hence the same digest and one upload.
 
 Honours `.gitignore` (nested ones, and those above up to the repository's root) and `.tidegateignore`, which has the
-same syntax and is for what git must keep and a job does not need. Links and devices are refused by name, never followed.
+same syntax and is for what git must keep and a job does not need. Links and devices are refused, never followed.
 """
 
 import gzip

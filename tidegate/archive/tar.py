@@ -146,7 +146,7 @@ class Archive:
                 pass
         self._only_zeros_follow()
 
-    def _header(self) -> tuple[bytes, Optional[str], Optional[int]] | None:
+    def _header(self) -> tuple[bytes, str | None, int | None] | None:
         """The next real header with what extension records before it said; None at the end mark."""
         path: str | None = None
         size: int | None = None

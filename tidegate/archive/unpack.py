@@ -122,7 +122,7 @@ def _open_folder(root: int, parts: Sequence[str]) -> int:
 
 def _empty(root: int) -> None:
     """Remove all below an open folder, by descriptors: nothing outside can be reached whatever happens beside us."""
-    for name in os.listdir(root):  # noqa: PTH208
+    for name in os.listdir(root):
         try:
             inner = os.open(name, _FOLDER, dir_fd=root)
         except OSError:
