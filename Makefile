@@ -5,7 +5,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 
-.PHONY: help demo up test check bench fmt lock clean
+.PHONY: help demo up test check bench fmt docs lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ fmt: $(STAMP) ## format and mend what can be mended
 
 bench: $(STAMP) ## every benchmark, or one: make bench ROW=name
 	@$(BIN)/python -m bench $(ROW)
+
+docs: $(STAMP) ## write anew what is rendered from code: states, settings, schema, OpenAPI
+	@$(BIN)/python -m gateway.rendered
 
 lock: $(STAMP) ## write requirements.lock anew
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
