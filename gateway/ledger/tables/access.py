@@ -4,17 +4,17 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, UniqueConstraint
+from sqlalchemy import UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from gateway.ledger.tables.columns import Big, Instant, Json
+from gateway.ledger.tables.columns import Big, Instant, Json, Number
 
 
 class Tenant(SQLModel, table=True):
     """A node of the tree; `path` is its name everywhere outside."""
 
     __tablename__ = "tenants"
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Number(big=False)
     path: str = Field(unique=True, max_length=255)
     parent_id: int | None = Field(default=None, foreign_key="tenants.id")
     weight: int = 1
@@ -68,7 +68,7 @@ class Audit(SQLModel, table=True):
     """Who changed what, with both sides. Append-only."""
 
     __tablename__ = "audit"
-    id: int | None = Field(default=None, primary_key=True, sa_type=BigInteger)
+    id: int | None = Number()
     at: datetime = Instant(default_now=True)
     principal: str
     tenant_id: int | None = None
@@ -84,7 +84,7 @@ class Storage(SQLModel, table=True):
 
     __tablename__ = "storages"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Number(big=False)
     tenant_id: int = Field(foreign_key="tenants.id")
     name: str
     scheme: str

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
-from gateway.ledger.tables.columns import Big, Instant, Json
+from gateway.ledger.tables.columns import Big, Instant, Json, Number
 
 
 class AccountRow(SQLModel, table=True):
@@ -18,7 +18,7 @@ class AccountRow(SQLModel, table=True):
 
     __tablename__ = "accounts"
     __table_args__ = (UniqueConstraint("kind", "tenant_id", "flavor", "unit", postgresql_nulls_not_distinct=True),)
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Number(big=False)
     kind: str
     tenant_id: int | None = Field(default=None, foreign_key="tenants.id")
     flavor: str = ""
@@ -32,7 +32,7 @@ class TransactionRow(SQLModel, table=True):
     """One fact. `cause` makes it idempotent: the same cause is booked once."""
 
     __tablename__ = "transactions"
-    id: int | None = Field(default=None, primary_key=True, sa_type=BigInteger)
+    id: int | None = Number()
     cause: str = Field(unique=True, max_length=255)
     kind: str
     at: datetime = Instant(default_now=True)
@@ -48,7 +48,7 @@ class Entry(SQLModel, table=True):
         Index("entries_by_transaction", "transaction_id"),
         {"postgresql_partition_by": "RANGE (at)"},
     )
-    id: int | None = Field(default=None, primary_key=True, sa_type=BigInteger)
+    id: int | None = Number()
     at: datetime = Field(
         default=None,
         primary_key=True,
@@ -65,7 +65,7 @@ class BorrowingRow(SQLModel, table=True):
     """Who borrowed how much of whose guarantee, from when to when; debt is computed from these intervals."""
 
     __tablename__ = "borrowings"
-    id: int | None = Field(default=None, primary_key=True, sa_type=BigInteger)
+    id: int | None = Number()
     lease_id: str = Field(index=True)
     lender_id: int = Field(foreign_key="tenants.id")
     borrower_id: int = Field(foreign_key="tenants.id")
@@ -73,6 +73,19 @@ class BorrowingRow(SQLModel, table=True):
     amount: int = Big()
     since: datetime = Instant(default_now=True)
     until: datetime | None = Instant(nullable=True)
+
+
+class BudgetRow(SQLModel, table=True):
+    """What a tenant and all below it may spend in each period. `spent_before`: its posted balance when it began."""
+
+    __tablename__ = "budgets"
+    tenant_id: int = Field(foreign_key="tenants.id", primary_key=True)
+    unit: str = Field(primary_key=True)  # "gpu_ms" (all flavors) or "micro_usd"
+    amount: int = Big()
+    period_s: int = 2_592_000
+    spent_before: int = Big()
+    period_started_at: datetime = Instant(default_now=True)
+    version: int = 1
 
 
 class CreditRow(SQLModel, table=True):

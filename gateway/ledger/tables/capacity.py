@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import BigInteger
 from sqlmodel import Field, SQLModel
 
-from gateway.ledger.tables.columns import Big, Instant, Json
+from gateway.ledger.tables.columns import Big, Instant, Json, Number
 
 
 class Flavor(SQLModel, table=True):
@@ -91,7 +91,7 @@ class GrantRow(SQLModel, table=True):
     """The one record that changes quota over time: windows, bookings, temporary quota, overrides, redeemed credits."""
 
     __tablename__ = "grants"
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Number(big=False)
     tenant_id: int = Field(foreign_key="tenants.id", index=True)
     flavor: str = Field(foreign_key="flavors.name")
     resource: str = "accelerators"

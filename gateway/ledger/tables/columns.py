@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import TIMESTAMP, BigInteger, text
+from sqlalchemy import TIMESTAMP, BigInteger, Identity, Integer, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field
 
@@ -31,4 +31,10 @@ def Big(default: int = 0, *, primary_key: bool = False) -> Any:  # noqa: N802
     return Field(default=default, sa_type=BigInteger, primary_key=primary_key)
 
 
-__all__ = ["Big", "Instant", "Json", "datetime"]
+def Number(*, big: bool = True) -> Any:  # noqa: N802
+    """An id that the database numbers, also where it is only a part of the key (partitioned tables)."""
+    kind = BigInteger if big else Integer
+    return Field(default=None, primary_key=True, sa_type=kind, sa_column_args=(Identity(),))
+
+
+__all__ = ["Big", "Instant", "Json", "Number", "datetime"]

@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Index, text
 from sqlmodel import Field, SQLModel
 
-from gateway.ledger.tables.columns import Instant, Json
+from gateway.ledger.tables.columns import Instant, Json, Number
 
 
 class Arbiter(SQLModel, table=True):
@@ -25,7 +25,7 @@ class Outbox(SQLModel, table=True):
 
     __tablename__ = "outbox"
     __table_args__ = (Index("outbox_due", "due_at", postgresql_where=text("done_at IS NULL")),)
-    id: int | None = Field(default=None, primary_key=True, sa_type=BigInteger)
+    id: int | None = Number()
     kind: str  # "start", "nudge", "webhook"
     target: str  # attempt id (or webhook id)
     data: dict[str, Any] = Json()
@@ -51,7 +51,7 @@ class DecisionRow(SQLModel, table=True):
 
     __tablename__ = "decisions"
     __table_args__ = (Index("decisions_by_job", "job_id", "id"),)
-    id: int | None = Field(default=None, primary_key=True, sa_type=BigInteger)
+    id: int | None = Number()
     at: datetime = Instant(default_now=True)
     epoch: int = Field(sa_type=BigInteger)
     job_id: UUID | None = None
@@ -70,7 +70,7 @@ class OverrideRow(SQLModel, table=True):
     """An operator's word about one attempt, with a reason and an expiry."""
 
     __tablename__ = "overrides"
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Number(big=False)
     attempt_id: str = Field(index=True)
     force: bool
     reason: str

@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Index, text
 from sqlmodel import Field, SQLModel
 
-from gateway.ledger.tables.columns import Big, Instant, Json
+from gateway.ledger.tables.columns import Big, Instant, Json, Number
 
 
 class JobRow(SQLModel, table=True):
@@ -131,6 +131,9 @@ class LeaseRow(SQLModel, table=True):
     klass: str = "P2"
     gpu_milli: int = Big()
     price: int = Big()  # micro-dollars per hour of the whole lease
+    used_ms: int = Big()  # time posted so far; GPU time and money follow from it by integer division
+    held_ms: int = Big()  # time still held ahead
+    payer: str = ""  # policies.vocabulary.Payer once resolved
     held_gpu_ms: int = Big()  # what is still held of GPU time
     held_money: int = Big()
     accrued_until: datetime | None = Instant(nullable=True)
@@ -164,7 +167,7 @@ class Event(SQLModel, table=True):
         Index("events_by_job", "job_id", "id"),
         {"postgresql_partition_by": "RANGE (at)"},
     )
-    id: int | None = Field(default=None, primary_key=True, sa_type=BigInteger)
+    id: int | None = Number()
     at: datetime = Field(
         default=None,
         primary_key=True,
@@ -187,7 +190,7 @@ class ObservationRow(SQLModel, table=True):
         Index("observations_by_attempt", "attempt_id", "id"),
         {"postgresql_partition_by": "RANGE (at)"},
     )
-    id: int | None = Field(default=None, primary_key=True, sa_type=BigInteger)
+    id: int | None = Number()
     at: datetime = Field(
         default=None,
         primary_key=True,

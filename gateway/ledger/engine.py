@@ -1,0 +1,66 @@
+"""The engine of the ledger and the one way to run a transaction that may have to be tried again.
+
+Sessions run as the role `tidegate_app` wherever the login may take it on: that role cannot change what is written once.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.orm import Session
+
+APP_ROLE: Final = "tidegate_app"
+_AGAIN: Final = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
+_T = TypeVar("_T")
+
+
+def make_engine(url: str, *, pool_size: int = 20, app_role: bool = True, application: str = "tidegate") -> Engine:
+    """An engine in UTC with a bounded pool; opens nothing yet. app_role=False: as the owner, for migrations."""
+    engine = create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_pre_ping=True,
+        pool_timeout=30,
+        connect_args={
+            "application_name": application,
+            "options": "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s",
+        },
+        hide_parameters=True,
+    )
+    if app_role:
+        event.listen(engine, "connect", _take_role)
+    return engine
+
+
+def _take_role(connection: Any, _record: Any) -> None:
+    before = connection.autocommit
+    connection.autocommit = True
+    try:
+        known = connection.execute(
+            "SELECT pg_has_role(current_user, oid, 'SET') FROM pg_roles WHERE rolname = %s", (APP_ROLE,)
+        ).fetchone()
+        if known is not None and known[0]:
+            connection.execute(f"SET ROLE {APP_ROLE}")
+    finally:
+        connection.autocommit = before
+
+
+def in_transaction(engine: Engine, work: Callable[[Session], _T], *, tries: int = 5) -> _T:
+    """Run `work` in one transaction and commit; again when the database ended it for the sake of another."""
+    for turn in range(1, tries + 1):
+        try:
+            with Session(engine, expire_on_commit=False) as session, session.begin():
+                return work(session)
+        except OperationalError as error:
+            if turn == tries or not _may_repeat(error):
+                raise
+            time.sleep(random.uniform(0, 0.02 * 2**turn))  # noqa: S311  (spreads rivals, guards nothing)
+    raise AssertionError("unreachable")
+
+
+def _may_repeat(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in _AGAIN
