@@ -1,0 +1,56 @@
+"""The last page: the timeline of attempts as bars, the credits, and the ledger's sums."""
+
+from datetime import datetime
+
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Engine, text
+
+from gateway.demo.desk import Desk
+from gateway.ledger.check import check
+
+WIDTH = 46
+_COLOURS = {"SUCCEEDED": "green", "PREEMPTED": "yellow", "REVOKED": "magenta"}
+
+
+def timeline(desk: Desk, jobs: list[str]) -> Table:
+    """One row per attempt, all on one time axis."""
+    rows = [(desk.names[job], attempt) for job in jobs for attempt in desk.attempts(job)]
+    begin = min(attempt.created_at for _, attempt in rows)
+    end = max(attempt.ended_at or attempt.created_at for _, attempt in rows)
+    span = max((end - begin).total_seconds(), 1)
+
+    def column(at: datetime) -> int:
+        return round((at - begin).total_seconds() / span * WIDTH)
+
+    table = Table(title=f"Attempts over {span:.0f} s", title_justify="left")
+    for heading in ("job", "try", "where", "end", ""):
+        table.add_column(heading, no_wrap=True)
+    for name, attempt in rows:
+        start, stop = column(attempt.started_at or attempt.created_at), column(attempt.ended_at or end)
+        colour = _COLOURS.get(attempt.state, "red")
+        bar = " " * start + f"[{colour}]" + "━" * max(stop - start, 1) + "[/]"
+        where = ", ".join(sorted({group.pool for group in attempt.placed}))
+        table.add_row(name, str(attempt.number), where, f"[{colour}]{attempt.state}[/] {attempt.reason}", bar)
+    return table
+
+
+def ledger(console: Console, engine: Engine) -> bool:
+    """Print the sum of all entries per unit and whatever `check` finds; true when all of it is as it must be."""
+    statement = text(
+        "SELECT a.unit, count(*), coalesce(sum(e.amount), 0)::bigint, coalesce(sum(abs(e.amount)), 0)::bigint"
+        " FROM entries e JOIN accounts a ON a.id = e.account_id GROUP BY a.unit ORDER BY a.unit"
+    )
+    with engine.connect() as connection:
+        sums = connection.execute(statement).all()
+    table = Table(title="Ledger: every transaction has two sides", title_justify="left")
+    for heading in ("unit", "entries", "moved", "sum"):
+        table.add_column(heading, justify="right" if heading != "unit" else "left")
+    for unit, count, total, moved in sums:
+        table.add_row(unit, str(count), f"{moved:,}", f"[green]{total}[/]" if total == 0 else f"[red]{total}[/]")
+    console.print(table)
+    violations = check(engine)
+    for violation in violations:
+        console.print(f"[red]{violation}[/]")
+    console.print(f"tidegate check: {len(violations)} violations")
+    return bool(sums) and not violations and all(total == 0 for _, _, total, _ in sums)
