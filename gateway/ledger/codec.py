@@ -127,7 +127,7 @@ def deadline_ms(text: str) -> int:
     return to_ms(at if at.tzinfo else at.replace(tzinfo=UTC)) or 0
 
 
-def queued_job(row: Mapping[str, Any], *, chunk: tuple[int, int] | None = None, key: str = "") -> QueuedJob:
+def queued_job(row: Mapping[Any, Any], *, chunk: tuple[int, int] | None = None, key: str = "") -> QueuedJob:
     """A queued row as the arbiter sees it, its dependencies still open (`gateway.ledger.queue` closes them)."""
     request: Request = row["request"]
     elastic = request.get("elastic")

@@ -1,5 +1,7 @@
-"""Side effects that a transaction owes: start or nudge an attempt's workflow, send a webhook. At least once, in order of
-when they are due; a row is never lost and one bad row never stops the others. Never does the effect itself.
+"""Side effects that a transaction owes: start or nudge an attempt's workflow, send a webhook.
+
+At least once, in the order in which they are due; a row is never lost and one bad row never stops the others. Never
+does the effect itself.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """A job is accepted: key, row, event and wake-up in one transaction, one statement and one round trip.
 
-Decides whether a call with a known key is the same call again. Never validates a spec and never decides when a job runs.
+Decides whether a call with a known key is the same call again. Never validates a spec, never decides when a job runs.
 """
 
 from collections.abc import Sequence
@@ -45,9 +45,9 @@ class NewJob:
     digest: bytes = b""
 
 
-_JOB_COLUMNS = """id, tenant_id, principal, name, kind, klass, spec, request, labels, state, reason, message, version, attempts,
-        failures, preemptions, revocations, no_progress, want_cancel, want_hold, want_checkpoint, array_size, array_ended,
-        array_failed, submitted_at"""
+_JOB_COLUMNS = """id, tenant_id, principal, name, kind, klass, spec, request, labels, state, reason, message, version,
+        attempts, failures, preemptions, revocations, no_progress, want_cancel, want_hold, want_checkpoint, array_size,
+        array_ended, array_failed, submitted_at"""
 _JOB_REST = "'QUEUED', '', '', 1, 0, 0, 0, 0, 0, false, false, 0, CAST(new.array_size AS int), 0, 0, now()"
 
 # A key that is taken makes the whole statement do nothing: no job, no event, no wake-up.
@@ -81,7 +81,8 @@ _SUBMIT = text(
     """  # noqa: S608  (only our own column lists are joined in)
 )
 _KNOWN = text(
-    "SELECT key, body_digest, job_id FROM idempotency_keys WHERE tenant_id = :tenant_id AND key = ANY(CAST(:keys AS text[]))"
+    "SELECT key, body_digest, job_id FROM idempotency_keys"
+    " WHERE tenant_id = :tenant_id AND key = ANY(CAST(:keys AS text[]))"
 )
 
 

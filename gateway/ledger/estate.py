@@ -1,0 +1,144 @@
+"""What there is, as the arbiter sees it: tenants, quotas at now, use, allowances, flavors, pools and their nodes."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from gateway.ledger.codec import to_ms
+from policies.snapshot import Allowance, Flavor, Node, Pool, Quota, Resources, Tenant, Usage
+from policies.vocabulary import CapacityType, PriorityClass, Resource, Tenure
+
+_TENANTS = text("SELECT path, weight, active FROM tenants")
+_QUOTAS = text(
+    """
+    WITH granted AS (
+        SELECT tenant_id, flavor, resource, sum(delta_min) AS delta_min, sum(delta_max) AS delta_max
+        FROM grants
+        WHERE revoked_at IS NULL AND starts_at <= now() AND (ends_at IS NULL OR ends_at > now())
+            AND (recurrence IS NULL OR (
+                recurrence->'days' @> to_jsonb(CAST(extract(isodow FROM now() AT TIME ZONE 'UTC') AS int) - 1)
+                AND to_char(now() AT TIME ZONE 'UTC', 'HH24:MI') >= recurrence->>'from'
+                AND to_char(now() AT TIME ZONE 'UTC', 'HH24:MI') < recurrence->>'until'))
+        GROUP BY tenant_id, flavor, resource
+    )
+    SELECT tenants.path, flavor, resource, coalesce(q.min, 0) + coalesce(g.delta_min, 0) AS min,
+        CASE WHEN q.tenant_id IS NULL THEN NULL ELSE q.max + coalesce(g.delta_max, 0) END AS max,
+        coalesce(q.lendable, 0) AS lendable
+    FROM quotas q FULL JOIN granted g USING (tenant_id, flavor, resource) JOIN tenants ON tenants.id = tenant_id
+    """
+)
+_USAGES = text(
+    """
+    SELECT tenants.path, flavor, unit, posted + pending AS held FROM accounts JOIN tenants ON tenants.id = tenant_id
+    WHERE accounts.kind = 'concurrency' AND posted + pending <> 0
+    """
+)
+_ALLOWANCES = text(
+    """
+    SELECT tenants.path, klass, CASE
+        WHEN period_started_at + make_interval(secs => period_s) <= now() THEN gpu_ms
+        ELSE gpu_ms - used_gpu_ms END AS left_ms
+    FROM class_allowances JOIN tenants ON tenants.id = tenant_id
+    """
+)
+_FLAVORS = text("SELECT name, accelerator, accelerator_memory, capacity_type, zone, price, labels FROM flavors")
+_POOLS = text(
+    """
+    SELECT pools.name, backend, flavor, tenure, places_nodes, place_first, pools.config, rested_until,
+        no_preemption_until, backends.draining, backends.dark_since
+    FROM pools JOIN backends ON backends.name = pools.backend
+    """
+)
+_NODES = text(
+    """
+    SELECT pool, name, count AS members, accelerators, cpus, memory, disk, foreign_accelerators, foreign_cpus,
+        foreign_memory, foreign_disk, schedulable, labels
+    FROM nodes
+    """
+)
+
+
+def tenants(session: Session) -> tuple[Tenant, ...]:
+    """The whole tree."""
+    return tuple(Tenant(row.path, row.weight, row.active) for row in session.execute(_TENANTS))
+
+
+def quotas(session: Session) -> tuple[Quota, ...]:
+    """Effective quota at the database's now(): base + grants whose time it is."""
+    return tuple(
+        Quota(
+            tenant=row.path,
+            flavor=row.flavor,
+            resource=Resource(row.resource),
+            min=max(0, int(row.min)),
+            max=None if row.max is None else max(0, int(row.max)),
+            lendable=row.lendable,
+        )
+        for row in session.execute(_QUOTAS)
+    )
+
+
+def usages(session: Session) -> tuple[Usage, ...]:
+    """Use from stored balances; a tenant's account holds what everything below it uses as well."""
+    return tuple(Usage(row.path, row.flavor, Resource(row.unit), int(row.held)) for row in session.execute(_USAGES))
+
+
+def allowances(session: Session) -> tuple[Allowance, ...]:
+    """What is left of P0 and P1 in the current period; a period that is over starts anew."""
+    return tuple(
+        Allowance(row.path, PriorityClass(row.klass), max(0, int(row.left_ms))) for row in session.execute(_ALLOWANCES)
+    )
+
+
+def flavors(session: Session) -> tuple[Flavor, ...]:
+    """Every kind of capacity."""
+    return tuple(
+        Flavor(
+            name=row.name,
+            accelerator=row.accelerator,
+            accelerator_memory=row.accelerator_memory,
+            capacity_type=CapacityType(row.capacity_type),
+            zone=row.zone,
+            price=row.price,
+            labels=row.labels,
+        )
+        for row in session.execute(_FLAVORS)
+    )
+
+
+def pools(session: Session) -> tuple[Pool, ...]:
+    """Every pool with its nodes, as last reported."""
+    nodes: dict[str, list[Node]] = defaultdict(list)
+    for row in session.execute(_NODES):
+        nodes[row.pool].append(
+            Node(
+                name=row.name,
+                capacity=Resources(row.accelerators, row.cpus, row.memory, row.disk),
+                foreign=Resources(row.foreign_accelerators, row.foreign_cpus, row.foreign_memory, row.foreign_disk),
+                count=row.members,
+                schedulable=row.schedulable,
+                labels=row.labels,
+            )
+        )
+    return tuple(_pool(row, tuple(nodes[row.name])) for row in session.execute(_POOLS))
+
+
+def _pool(row: Any, nodes: tuple[Node, ...]) -> Pool:
+    config: Mapping[str, Any] = row.config or {}
+    return Pool(
+        name=row.name,
+        backend=row.backend,
+        flavor=row.flavor,
+        tenure=Tenure(row.tenure),
+        places_nodes=row.places_nodes,
+        place_first=row.place_first,
+        nodes=nodes,
+        dark=row.dark_since is not None,
+        draining=bool(row.draining or config.get("draining", False)),
+        rested_until_ms=to_ms(row.rested_until) or 0,
+        no_preemption_until_ms=to_ms(row.no_preemption_until) or 0,
+        spot_mttf_ms=config.get("spot_mttf_ms"),
+    )

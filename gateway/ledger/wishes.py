@@ -1,0 +1,244 @@
+"""What users wish of a job, as columns set by guarded UPDATEs. The row is the truth; a nudge only says "look again".
+
+Two users at once are fine: each wish is one UPDATE, and a wish that is there already is answered and not repeated.
+Decides which wish a state allows. Never carries one out: for live jobs the attempt's workflow does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from gateway.ledger import happened, outbox, waiters
+from gateway.ledger.codec import dumps
+from policies.states import LIVE_JOB_STATES
+from policies.vocabulary import JobState, PriorityClass, Reason
+
+LIVE: Final = sorted(state.value for state in LIVE_JOB_STATES)
+MAX_REPLICAS: Final = 100_000
+
+
+class WishRefusedError(Exception):
+    """The job's state or spec does not allow the wish. `field` is what to change, the message says how."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class NoSuchJobError(LookupError):
+    """There is no job with this id."""
+
+
+@dataclass(frozen=True, slots=True)
+class WishResult:
+    """The job after the wish. `changed` is False where it had been wished before, or came too late."""
+
+    state: str
+    version: int
+    changed: bool
+
+
+def cancel(session: Session, job_id: UUID, principal: str, message: str = "") -> WishResult:
+    """A queued job is CANCELLED at once; a live one when its attempts have ended. After the end: nothing changes."""
+    ended = _set(
+        session,
+        job_id,
+        "state = 'CANCELLED', reason = :reason, message = :message, want_cancel = true, pending = NULL,"
+        " ended_at = now()",
+        "state = 'QUEUED' AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.job_id = jobs.id AND a.ended_at IS NULL)",
+        {"reason": Reason.USER_CANCELLED.value, "message": message[:500]},
+    )
+    if ended is not None:
+        _event(session, JobState.CANCELLED.value, ended, principal, reason=Reason.USER_CANCELLED.value)
+        outbox.wake_arbiter(session)  # dependents may have become possible or impossible
+        return WishResult(ended.state, ended.version, changed=True)
+    return _wish(
+        session, job_id, principal, "CancelWished", "want_cancel = true", guard="NOT want_cancel", then_spare=True
+    )
+
+
+def hold(session: Session, job_id: UUID, principal: str) -> WishResult:
+    """The job is not admitted until unheld; what runs, runs on."""
+    return _wish(session, job_id, principal, "Held", "want_hold = true", guard="NOT want_hold")
+
+
+def unhold(session: Session, job_id: UUID, principal: str) -> WishResult:
+    """The job may be admitted again."""
+    return _wish(session, job_id, principal, "Unheld", "want_hold = false", guard="want_hold")
+
+
+def checkpoint(session: Session, job_id: UUID, principal: str) -> WishResult:
+    """One more save of what runs. Refused where the job has no `checkpoint` or does not run."""
+    row = _require(session, job_id)
+    if "checkpoint" not in row.request:
+        raise WishRefusedError("checkpoint", "the job declares none; submit it with checkpoint.url to save it")
+    if row.state not in {JobState.RUNNING, JobState.ADMITTED}:
+        raise WishRefusedError("state", f"the job is {row.state}; only a running job can save")
+    return _wish(session, job_id, principal, "CheckpointWished", "want_checkpoint = want_checkpoint + 1", guard="true")
+
+
+def resize(session: Session, job_id: UUID, principal: str, group: str, replicas: int) -> WishResult:
+    """Another size for one group. Running jobs must be `elastic` and the size one of theirs."""
+    row = _require(session, job_id)
+    _check_size(row.request, group, replicas)
+    return _wish(
+        session,
+        job_id,
+        principal,
+        "ResizeWished",
+        "want_size = coalesce(want_size, '{}'::jsonb) || CAST(:size AS jsonb)",
+        guard="want_size IS NULL OR NOT want_size @> CAST(:size AS jsonb)",
+        values={"size": dumps({group: replicas})},
+        data={"group": group, "replicas": replicas},
+    )
+
+
+def requeue(session: Session, job_id: UUID, principal: str) -> WishResult:
+    """What runs is told to save and leave, and the job is queued again; it costs none of its retries."""
+    row = _require(session, job_id)
+    if row.state not in LIVE:
+        raise WishRefusedError("state", f"the job has ended ({row.state}); submit it again")
+    asked = session.execute(_REQUEUE, {"job_id": job_id}).scalars().all()
+    if asked:
+        _event(session, "RequeueWished", row, principal)
+        outbox.add(session, outbox.NUDGE, asked)
+    return WishResult(row.state, row.version, changed=bool(asked))
+
+
+def update(
+    session: Session,
+    job_id: UUID,
+    principal: str,
+    *,
+    priority: PriorityClass | None = None,
+    labels: Mapping[str, str] | None = None,
+    max_duration_s: int | None = None,
+) -> WishResult:
+    """Labels always; priority and max_duration while the job is queued."""
+    row = _require(session, job_id)
+    if (priority is not None or max_duration_s is not None) and row.state != JobState.QUEUED:
+        field = "priority" if priority is not None else "max_duration"
+        raise WishRefusedError(field, f"may change only while the job is QUEUED; it is {row.state}")
+    parts: list[str] = []
+    values: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
+    if priority is not None:
+        parts.append("klass = :klass")
+        changed["priority"] = values["klass"] = priority.value
+    if labels is not None:
+        parts.append("labels = CAST(:labels AS jsonb)")
+        values["labels"] = dumps(dict(labels))
+        changed["labels"] = dict(labels)
+    if max_duration_s is not None:
+        parts.append("request = request || CAST(:limit AS jsonb), spec = spec || CAST(:spec_limit AS jsonb)")
+        values["limit"] = dumps({"max_duration_ms": max_duration_s * 1000})
+        values["spec_limit"] = dumps({"max_duration": max_duration_s})
+        changed["max_duration"] = max_duration_s
+    if not parts:
+        return WishResult(row.state, row.version, changed=False)
+    queued_only = priority is not None or max_duration_s is not None
+    guard = "state = 'QUEUED'" if queued_only else "true"
+    return _wish(
+        session,
+        job_id,
+        principal,
+        "Updated",
+        ", ".join(parts),
+        guard=guard,
+        values=values,
+        data=changed,
+        ended=not queued_only,
+    )
+
+
+_REQUEUE = text(
+    """
+    UPDATE attempts SET stop_cause = 'drain', stop_asked_at = now(), version = version + 1,
+        stop_grace_s = coalesce((SELECT CAST(request->>'grace_s' AS int) FROM jobs WHERE id = :job_id), 300)
+    WHERE job_id = :job_id AND ended_at IS NULL AND stop_cause IS NULL
+    RETURNING id
+    """
+)
+
+
+def _wish(
+    session: Session,
+    job_id: UUID,
+    principal: str,
+    kind: str,
+    assign: str,
+    *,
+    guard: str,
+    values: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
+    ended: bool = False,
+    then_spare: bool = False,
+) -> WishResult:
+    where = f"({guard})" if ended else f"({guard}) AND state = ANY(:live)"
+    row = _set(session, job_id, assign, where, {**(values or {}), **({} if ended else {"live": LIVE})})
+    if row is None:
+        row = _require(session, job_id)
+        return WishResult(row.state, row.version, changed=False)
+    _event(session, kind, row, principal, data=data)
+    outbox.add(session, outbox.NUDGE, _live_attempts(session, job_id))
+    if then_spare:
+        waiters.spare_victims_of(session, job_id)
+    outbox.wake_arbiter(session)
+    return WishResult(row.state, row.version, changed=True)
+
+
+def _set(session: Session, job_id: UUID, assign: str, where: str, values: Mapping[str, Any]) -> Any:
+    """The guarded UPDATE; `assign` and `where` are this module's own texts, every value is bound."""
+    statement = text(
+        f"UPDATE jobs SET {assign}, version = version + 1 WHERE id = :job_id AND {where}"  # noqa: S608
+        " RETURNING id, tenant_id, state, version, request"
+    )
+    return session.execute(statement, {"job_id": job_id, **values}).one_or_none()
+
+
+def _require(session: Session, job_id: UUID) -> Any:
+    row = session.execute(
+        text("SELECT id, tenant_id, state, version, request FROM jobs WHERE id = :id"), {"id": job_id}
+    ).one_or_none()
+    if row is None:
+        raise NoSuchJobError(f"no job {job_id}")
+    return row
+
+
+def _live_attempts(session: Session, job_id: UUID) -> list[str]:
+    found = session.execute(
+        text("SELECT id FROM attempts WHERE job_id = :id AND ended_at IS NULL ORDER BY id"), {"id": job_id}
+    )
+    return [row.id for row in found]
+
+
+def _event(
+    session: Session, kind: str, row: Any, principal: str, *, reason: str = "", data: Mapping[str, Any] | None = None
+) -> None:
+    happened.append(
+        session,
+        kind,
+        job_id=row.id,
+        tenant_id=row.tenant_id,
+        reason=reason,
+        data={"principal": principal, **(data or {})},
+    )
+
+
+def _check_size(request: Mapping[str, Any], group: str, replicas: int) -> None:
+    names = [part[0] for part in request["groups"]]
+    if group not in names:
+        raise WishRefusedError("group", f"the job has no group {group!r}; it has: {', '.join(names)}")
+    elastic = request.get("elastic")
+    if elastic is None:
+        raise WishRefusedError("replicas", "the job is not elastic; submit it with elastic{min, target, max}")
+    if not elastic["min"] <= replicas <= elastic["max"]:
+        raise WishRefusedError(
+            "replicas", f"lies between elastic.min {elastic['min']} and elastic.max {elastic['max']}"
+        )
+    if replicas % elastic["multiple_of"]:
+        raise WishRefusedError("replicas", f"is a multiple of elastic.multiple_of {elastic['multiple_of']}")
