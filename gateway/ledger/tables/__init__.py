@@ -23,11 +23,12 @@ def _defaults_in_the_database() -> None:
             if column.server_default is None and isinstance(default, ColumnDefault) and default.is_scalar:
                 text = str(
                     literal(default.arg, column.type).compile(
-                        dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True}
+                        dialect=postgresql.dialect(),  # type: ignore[no-untyped-call]
+                        compile_kwargs={"literal_binds": True},
                     )
                 )
                 column.server_default = DefaultClause(text.replace("%%", "%"))
-                column.server_default._set_parent(column)  # type: ignore[no-untyped-call]  # noqa: SLF001
+                column.server_default._set_parent(column)  # noqa: SLF001
 
 
 _defaults_in_the_database()
