@@ -17,24 +17,54 @@ job.finish()
 
 from __future__ import annotations
 
-from tidegate.job.checkpoints import Checkpoint, Checkpoints, Rejected
-from tidegate.job.context import Context, ContextError, context
-from tidegate.job.fence import Fenced
-from tidegate.job.manifest import InvalidCheckpoint, Manifest, Shard
-from tidegate.job.names import newest_step, step_of
-from tidegate.job.saving import SaveTimeout
-from tidegate.job.session import (
-    EXIT_SAVED,
-    Session,
-    checkpoints,
-    exit_saved,
-    finish,
-    notice,
-    report,
-    session,
-    should_save,
-    should_stop,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate.job.environ import Context, context
+    from tidegate.job.fence import Fenced
+    from tidegate.job.manifest import InvalidCheckpoint, Manifest, Shard
+    from tidegate.job.names import newest_step, step_of
+    from tidegate.job.notices import Notice
+    from tidegate.job.saving import SaveTimeout
+    from tidegate.job.session import (
+        EXIT_SAVED,
+        Session,
+        checkpoints,
+        exit_saved,
+        finish,
+        notice,
+        report,
+        session,
+        should_save,
+        should_stop,
+    )
+    from tidegate.job.store import Checkpoint, Checkpoints, Rejected
+    from tidegate.job.urls import ContextError
+
+# Loaded at first use: the agent's keepers share some of these modules and must start fast.
+_HOMES = {
+    "environ": ("Context", "context"),
+    "fence": ("Fenced",),
+    "manifest": ("InvalidCheckpoint", "Manifest", "Shard"),
+    "names": ("newest_step", "step_of"),
+    "notices": ("Notice",),
+    "saving": ("SaveTimeout",),
+    "session": (
+        "EXIT_SAVED",
+        "Session",
+        "checkpoints",
+        "exit_saved",
+        "finish",
+        "notice",
+        "report",
+        "session",
+        "should_save",
+        "should_stop",
+    ),
+    "store": ("Checkpoint", "Checkpoints", "Rejected"),
+    "urls": ("ContextError",),
+}
 
 __all__ = [
     "EXIT_SAVED",
@@ -45,6 +75,7 @@ __all__ = [
     "Fenced",
     "InvalidCheckpoint",
     "Manifest",
+    "Notice",
     "Rejected",
     "SaveTimeout",
     "Session",
@@ -61,3 +92,10 @@ __all__ = [
     "should_stop",
     "step_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,11 +11,12 @@ from typing import Any, NoReturn, Optional, Union
 
 from tidegate.job import durable
 from tidegate.job.agreement import Coordinator, Follower
-from tidegate.job.checkpoints import Checkpoint, Checkpoints
-from tidegate.job.context import Context, ContextError, context
+from tidegate.job.environ import Context, context
 from tidegate.job.gate import SAVE, STOP, Gate
-from tidegate.job.notice import Notice, Watcher
-from tidegate.job.report import Reporter
+from tidegate.job.notices import Notice, Watcher
+from tidegate.job.reports import Reporter
+from tidegate.job.store import Checkpoint, Checkpoints
+from tidegate.job.urls import ContextError
 
 EXIT_SAVED = 75  # EX_TEMPFAIL: "saved, run me again" (DESIGN §3)
 FINAL = "FINAL"

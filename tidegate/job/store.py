@@ -14,9 +14,10 @@ from typing import Any, BinaryIO, Callable, Iterable, List, Mapping, Optional, T
 
 from tidegate.job import durable, fence, saving
 from tidegate.job import manifest as manifests
-from tidegate.job.context import Context, ContextError, context, local_path
+from tidegate.job.environ import Context, context
 from tidegate.job.manifest import InvalidCheckpoint, Manifest
 from tidegate.job.names import attempt_of, folder_step
+from tidegate.job.urls import ContextError, local_path
 
 log = logging.getLogger("tidegate.job")
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping, Optional
 
+from tidegate.job.urls import ContextError
+
 SIGNAL_DEFAULT = "USR1"
-
-
-class ContextError(ValueError):
-    """A variable of the environment that cannot be understood; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +79,6 @@ def context(env: Optional[Mapping[str, str]] = None) -> Context:
         lr_scale=_fraction(env, "TIDEGATE_LR_SCALE"),
         incarnation="-".join(env.get(name, "0") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")),
     )
-
-
-def local_path(url: str, *, variable: str = "TIDEGATE_CHECKPOINT_URL") -> Path:
-    """The folder of a plain path or a `file://` URL. Other schemes need a mounted path: ContextError says so."""
-    if url.startswith("file://"):
-        return Path(url[len("file://") :])
-    if "://" in url:
-        scheme = url.split("://", 1)[0]
-        raise ContextError(f"{variable}: scheme {scheme!r} is not a folder; mount it and give its path, or file://")
-    return Path(url)
 
 
 def _number(env: Mapping[str, str], name: str, default: int) -> int:
