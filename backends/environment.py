@@ -94,16 +94,21 @@ def member_environment(
     return environment
 
 
-def member_command(request: LaunchRequest, member: Member) -> tuple[str, ...]:
-    """The argument vector of one member: launcher preamble, then the user's `setup` and command.
-
-    The setup text runs in a shell that then becomes the command, so signals and exit codes are the command's own.
-    """
+def launcher_command(request: LaunchRequest, member: Member) -> tuple[str, ...]:
+    """The launcher's preamble and the user's command, without `setup` (agents run that themselves)."""
     preamble = PREAMBLES.get(request.launcher)
     if preamble is None:
         known = ", ".join(sorted(PREAMBLES))
         raise _invalid("launcher", f"{request.launcher} is not offered by this backend; use one of: {known}")
-    command = preamble(request, member)
+    return preamble(request, member)
+
+
+def member_command(request: LaunchRequest, member: Member) -> tuple[str, ...]:
+    """The whole argument vector of one member, for backends without an agent: `setup`, preamble and command.
+
+    The setup text runs in a shell that then becomes the command, so signals and exit codes are the command's own.
+    """
+    command = launcher_command(request, member)
     if not request.setup:
         return command
     return ("/bin/sh", "-c", f'set -e\n{request.setup}\nset +e\nexec "$@"', "setup", *command)

@@ -1,0 +1,367 @@
+"""The local backend: the port over instances that are processes of this machine. Glue; it decides nothing.
+
+Several workers and a gateway may use one state folder at once: every change of a launch is made under its lock, and
+all that is known lies in files, so a new process knows it too.
+"""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from backends.environment import check, launcher_command, members
+from backends.errors import BackendError, Misconfigured, OutcomeUnknown, Refused, Unreachable
+from backends.local.client import Files
+from backends.local.config import Isolation, LocalConfig
+from backends.local.files import LockTimeoutError
+from backends.local.launching import Launcher
+from backends.local.looking import Looker
+from backends.local.machines import Machines
+from backends.local.records import InstanceView, Record, Stop, instant
+from backends.local.render import HOST, archive_path
+from backends.types import (
+    Capabilities,
+    Handle,
+    LaunchRequest,
+    LogChunk,
+    NoticeKind,
+    Observation,
+    Owned,
+    PoolCapacity,
+    SiteFiles,
+    StopMode,
+)
+from policies.snapshot import Node, Resources
+from policies.vocabulary import Reason
+
+HEARTBEAT_S: Final = 0.5  # watch yields at least this often
+LOG_BYTES: Final = 64 * 1024
+REACH: Final = 0o001  # others may pass
+
+
+class LocalBackend:
+    """See `backends.port.Backend`. Building one touches nothing; the folders are made at the first call."""
+
+    def __init__(self, name: str, config: LocalConfig, gateway: str) -> None:
+        self._name = name
+        self._gateway = gateway
+        self.config = config
+        self.isolated = _isolated(name, config)
+        self.files = Files(name, config)
+        self.machines = Machines(self.files)
+        self.launcher = Launcher(self.files, self.machines, _port_free)
+        self.looker = Looker(name, self.files, self.machines, self.launcher)
+        self._opened = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            places_nodes=True,
+            place_first=True,
+            checkpoint_signal=True,
+            site_files=SiteFiles.MOUNT,
+            gang=True,
+            spot_notices=True,
+            node_sharing=True,
+            logs=True,
+            tenant_isolation=self.isolated,
+            settle_s=0,  # A launch is there when its folder is.
+        )
+
+    def capacity(self) -> Sequence[PoolCapacity]:
+        with self._asking():
+            as_of = instant(time.time())
+            return [PoolCapacity(pool.name, tuple(self._nodes(pool.name)), as_of) for pool in self.config.pools]
+
+    def prepare(self, request: LaunchRequest) -> Handle:
+        self._check(request)
+        with self._asking():
+            if self.files.record(request.key) is None:
+                uid = self.files.tenant_uid(request.tenant, isolated=self.isolated)
+                with self._effect():
+                    self.files.create(request, uid)
+        return self._handle(request.key)
+
+    def start(self, handle: Handle) -> None:
+        with self._asking(), self.files.launch_lock(handle.key):
+            record = self.files.record(handle.key, private=True)
+            if record is None:
+                raise Refused(f"{self._name}: {handle.key} was never prepared, or was aborted", reason=Reason.LOST)
+            if record.ended is not None or (record.placement is not None and record.placement.started):
+                return
+            with self._effect():
+                self.launcher.start(record)
+
+    def abort(self, handle: Handle) -> None:
+        with self._asking(), self.files.launch_lock(handle.key):
+            record = self.files.record(handle.key)
+            if record is not None:
+                with self._effect():
+                    self.launcher.remove_members(record)
+                    self.files.remove(handle.key)
+
+    def find(self, key: str) -> Handle | None:
+        with self._asking():
+            return None if self.files.record(key) is None else self._handle(key)
+
+    def observe(self, handles: Sequence[Handle]) -> Sequence[Observation]:
+        with self._asking():
+            found = []
+            problem: Exception | None = None
+            for handle in handles:
+                try:
+                    found.append(self.looker.look(handle))
+                except (BackendError, OSError, LockTimeoutError, ValueError, KeyError) as error:
+                    problem = error  # That one is stale; the others are not.
+            if handles and not found:
+                raise Unreachable(f"{self._name}: no launch could be looked at ({type(problem).__name__})") from problem
+            return found
+
+    def watch(self, since: str) -> Iterator[tuple[str, Observation | None]]:
+        """The cursor is the time of the last change in microseconds; changes lie on disk, so none gets lost."""
+        cursor = int(since) if since else time.time_ns() // 1000
+        seen: dict[str, int] = {}
+        quiet_since = time.monotonic()
+        while True:
+            with self._asking():
+                changed = self.looker.changed(cursor, seen)
+            for observation in changed:
+                cursor = max(cursor, observation.sequence)
+                quiet_since = time.monotonic()
+                yield str(cursor), observation
+            if time.monotonic() - quiet_since >= HEARTBEAT_S:
+                quiet_since = time.monotonic()
+                yield str(cursor), None
+            time.sleep(self.config.poll_s)
+
+    def stop(self, handle: Handle, mode: StopMode, grace_s: int, kind: NoticeKind = NoticeKind.STOP) -> None:
+        grace = 0.0 if mode is StopMode.KILL else float(grace_s)
+        with self._asking(), self.files.launch_lock(handle.key):
+            record = self.files.record(handle.key)
+            if record is None or record.ended is not None:
+                return
+            with self._effect():
+                self._stop(record, kind, grace)
+
+    def notify(self, handle: Handle, kind: NoticeKind, deadline_s: int | None) -> None:
+        """`backends.port.Checkpoints`."""
+        with self._asking():
+            record = self.files.record(handle.key)
+            if record is None or record.ended is not None:
+                return
+            for instance in self.launcher.instances(record):
+                if instance.alive:
+                    body = {"launch": record.key, "kind": kind.value, "grace_s": deadline_s, "ranks": None}
+                    self.machines.call(instance, "POST", "/notice", body)
+
+    def list_owned(self) -> Sequence[Owned]:
+        with self._asking():
+            found = []
+            for key in self.files.all_keys():
+                record = self.files.record(key)
+                if record is not None and record.request.gateway == self._gateway:
+                    found.append(self._owned(record))
+            return found
+
+    def logs(self, handle: Handle, rank: int, offset: int = 0, *, follow: bool = False) -> Iterator[LogChunk]:
+        with self._asking():
+            record = self.files.record(handle.key)
+        if record is None:
+            return
+        groups = {member.rank: member.group.name for member in members(record.request)}
+        while rank in groups:
+            done = not follow or self.looker.has_left(handle.key, rank)
+            data = self._read_log(handle.key, rank, offset)
+            offset += len(data)
+            if data or follow:
+                yield LogChunk(rank, data, offset, groups[rank])
+            if not data and done:
+                return
+            if not data:
+                time.sleep(self.config.poll_s)
+
+    def close(self) -> None:
+        """Nothing is held: instances and launches live on."""
+
+    # What the port does not have: the machine's own operator, for tests, the demo and `tidegate`'s operator acts
+
+    def set_foreign(self, pool: str, load: Mapping[str, Resources]) -> None:
+        """Say what others use on the nodes of a pool. It is counted, and never touched."""
+        known = self.config.pool(pool)
+        unknown = set(load) - set(known.slots if known else ())
+        if unknown:
+            raise Misconfigured(f"{self._name}: pool {pool} has no node {min(unknown)}")
+        with self._asking():
+            self.files.set_foreign(pool, load)
+
+    def instances(self) -> Sequence[InstanceView]:
+        """Every living instance."""
+        with self._asking():
+            views = [self.machines.view(name) for name in self.machines.names()]
+            return [view for view in views if view is not None and view.alive]
+
+    def interrupt(self, target: str, notice_s: float | None = None) -> str:
+        """Take an instance back as a provider does: notice, time to save, end. `target` is an instance or a node.
+
+        Returns the instance's id; the pool's `spot_notice_s` is used where no time is given.
+        """
+        view = self._living(target)
+        pool = next(pool for pool in self.config.pools if view.node in pool.slots)
+        notice = pool.spot_notice_s if notice_s is None else notice_s
+        with self._asking():
+            self.machines.order(view.id, "interrupt", {"notice_s": notice})
+        return view.id
+
+    def interrupt_rank(self, key: str, rank: int, notice_s: float | None = None) -> str:
+        """`interrupt` the instance that has this member of a launch."""
+        with self._asking():
+            record = self.files.record(key)
+        if record is None or record.placement is None or rank not in {seat.rank for seat in record.placement.seats}:
+            raise Refused(f"{self._name}: {key} has no running rank {rank}", reason="UnknownTarget")
+        return self.interrupt(record.placement.instance_of(rank), notice_s)
+
+    def advise(self, target: str) -> str:
+        """Publish a rebalance recommendation on an instance, without taking it."""
+        view = self._living(target)
+        with self._asking():
+            self.machines.order(view.id, "rebalance", {"at": time.time()})
+        return view.id
+
+    def end_instances(self, timeout_s: float = 10) -> None:
+        """End every instance with all that runs in it; for the end of a test or a demo."""
+        with self._asking():
+            for name in self.machines.names():
+                self.machines.order(name, "end", {})
+            deadline = time.monotonic() + timeout_s
+            while self.instances():
+                if time.monotonic() > deadline:
+                    raise OutcomeUnknown(f"{self._name}: some instances did not end within {timeout_s} s")
+                time.sleep(self.config.poll_s / 2)
+
+    def _check(self, request: LaunchRequest) -> None:
+        check(request)
+        archive_path(request)
+        for member in members(request):
+            launcher_command(request, member)
+            pool = self.config.pool(member.group.pool)
+            if pool is None:
+                raise Misconfigured(f"{self._name}: there is no pool {member.group.pool}")
+            if member.node and member.node not in pool.slots:
+                raise Refused(f"{self._name}: pool {pool.name} has no node {member.node}", reason="UnknownNode")
+            if not member.group.per_member.fits_in(pool.per_node):
+                text = f"groups[{member.group.name}].resources are more than a node of pool {pool.name} has"
+                raise Refused(f"{self._name}: {text}; ask for less per member", reason="NoMatchingFlavor")
+
+    def _stop(self, record: Record, kind: NoticeKind, grace_s: float) -> None:
+        now = time.time()
+        before = record.stop.deadline if record.stop else now + grace_s
+        stop = Stop(kind.value, record.stop.at if record.stop else now, min(before, now + grace_s))
+        if record.placement is None or not record.placement.started:
+            self.launcher.roll_back(record)
+            self.looker.end_unstarted(replace(record, stop=stop))
+            return
+        self.files.write_stop(record.key, stop)  # first, so that a crash between does not forget why
+        self.looker.tell_to_stop(record, None, kind, max(0.0, stop.deadline - now))
+        self.files.write_stop(record.key, replace(stop, confirmed=True))
+
+    def _nodes(self, pool: str) -> Iterator[Node]:
+        known = self.config.pool(pool)
+        assert known is not None
+        load = self.files.foreign(pool)
+        for node in known.slots:
+            yield Node(
+                name=node,
+                capacity=known.per_node,
+                foreign=load.get(node, Resources()),
+                schedulable=self.launcher.is_open(node),
+                labels=dict(known.labels),
+            )
+
+    def _owned(self, record: Record) -> Owned:
+        return Owned(
+            handle=self._handle(record.key),
+            gateway=record.request.gateway,
+            job=record.request.job,
+            attempt=record.request.attempt,
+            tenant=record.request.tenant,
+            phase=self.looker.look(self._handle(record.key)).phase,
+            created_at=instant(record.created_at),
+        )
+
+    def _living(self, target: str) -> InstanceView:
+        with self._asking():
+            view = self.machines.view(target) or self.machines.on_slot(target)
+        if view is None or not view.alive:
+            raise Refused(f"{self._name}: {target} is no living instance and no node with one", reason="UnknownTarget")
+        return view
+
+    def _read_log(self, key: str, rank: int, offset: int) -> bytes:
+        try:
+            with self.files.log(key, rank).open("rb") as file:
+                file.seek(offset)
+                return file.read(LOG_BYTES)
+        except FileNotFoundError:
+            return b""
+
+    def _handle(self, key: str) -> Handle:
+        return Handle(self._name, key, f"{self._name}/{key}")
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Errors of files and locks met here mean that nothing was asked."""
+        if not self._opened:
+            if self.isolated:
+                _must_be_reachable(self._name, self.config.state_dir)
+            self.files.open()
+            self.machines.open()
+            self._opened = True
+        with self.files.reaching():
+            yield
+
+    @contextmanager
+    def _effect(self) -> Iterator[None]:
+        """Errors met here may have come after the effect."""
+        try:
+            yield
+        except (OSError, LockTimeoutError) as error:
+            text = f"{self._name}: interrupted by {type(error).__name__}; call again with the same key"
+            raise OutcomeUnknown(text) from error
+
+
+def _isolated(name: str, config: LocalConfig) -> bool:
+    if config.isolation is Isolation.UID and os.geteuid() != 0:
+        raise Misconfigured(f"{name}: isolation uid needs root; run the worker as root, or set isolation: none")
+    if config.isolation is not Isolation.AUTO:
+        return config.isolation is Isolation.UID
+    return os.geteuid() == 0 and _blocked(config.state_dir) is None and _blocked(Path(sys.executable)) is None
+
+
+def _must_be_reachable(name: str, path: Path) -> None:
+    blocked = _blocked(path)
+    if blocked is not None:
+        raise Misconfigured(f"{name}: state_dir {path}: tenants' users cannot pass {blocked}; choose another folder")
+
+
+def _blocked(path: Path) -> Path | None:
+    """The first folder above `path` that other users may not pass, or None."""
+    above = [folder for folder in reversed(path.absolute().parents) if folder.exists()]
+    return next((folder for folder in above if not folder.stat().st_mode & REACH), None)
+
+
+def _port_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,219 @@
+"""The instances from outside: find the one of a slot, make it, ask its agent, give it orders. I/O only."""
+
+import http.client
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from backends.errors import BackendError, NoCapacity, OutcomeUnknown, Refused
+from backends.local.client import Files
+from backends.local.config import LocalPool
+from backends.local.files import Identity, alive, mtime_ns, read_json, write_json
+from backends.local.instance import ask
+from backends.local.records import InstanceView, Record
+from policies.vocabulary import CapacityType, Reason
+
+START_S: Final = 10.0
+LOOK_S: Final = 0.01
+SOCKET_BYTES: Final = 100  # a Unix socket's path ends at 107
+PASSED: Final = ("HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")  # never what the worker was given in secret
+PACKAGES: Final = Path(__file__).parents[2]
+
+
+class Machines:
+    """All instances of one backend, found by their folders, whoever made them."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.root = files.root / "instances"
+
+    def open(self) -> None:
+        """Make the folder; tenants pass through it to their work folders."""
+        with self.files.reaching():
+            self.root.mkdir(exist_ok=True)
+            self.root.chmod(0o711)
+
+    def view(self, instance: str) -> InstanceView | None:
+        """The instance as its record and the process table show it; None where there never was one."""
+        folder = self.root / instance
+        spec = read_json(folder / "instance.json")
+        if spec is None:
+            return None
+        state: dict[str, Any] = read_json(folder / "state.json") or {"state": "starting"}
+        living = state["state"] in {"running", "interrupted"} and self._whole(state)
+        if state["state"] != "ended" and not living:
+            state = read_json(folder / "state.json") or state  # Its last word may have come in between.
+        interruption = state.get("interruption") or {}
+        return InstanceView(
+            id=instance,
+            node=spec["node"],
+            alive=living,
+            state=state["state"],
+            socket=spec["socket"],
+            folder=str(folder),
+            interrupted_at=interruption.get("at"),
+            deadline=interruption.get("deadline"),
+            rebalance_at=state.get("rebalance_at"),
+            ended_at=state.get("ended_at"),
+            changed_us=mtime_ns(folder / "state.json") // 1000,
+        )
+
+    def on_slot(self, node: str) -> InstanceView | None:
+        """The newest instance of a slot, ended or not."""
+        slot = read_json(self.files.root / "slots" / f"{node}.json")
+        return None if slot is None else self.view(slot["instance"])
+
+    def ensure(self, pool: LocalPool, node: str) -> InstanceView:
+        """A living instance on the slot. The caller holds the slot's lock. NoCapacity while one is being taken away."""
+        present = self.on_slot(node)
+        if present is not None and present.alive:
+            if not present.usable:
+                raise NoCapacity(f"{self.files.name}: {node} is being taken away", reason="NodeInterrupted")
+            return present
+        name = f"i-{secrets.token_hex(6)}"
+        folder = self.root / name
+        folder.mkdir(mode=0o711)
+        folder.chmod(0o711)
+        write_json(folder / "instance.json", self._spec(pool, node, name))
+        write_json(self.files.root / "slots" / f"{node}.json", {"instance": name})
+        self._launch(folder)
+        return self._wait(name)
+
+    def statuses(self, record: Record) -> dict[int, dict[str, Any]]:
+        """rank → what its agent last wrote, without asking anybody: agents may be busy, or dead."""
+        found = {}
+        for seat in record.placement.seats if record.placement else ():
+            value = read_json(self._status_path(record, seat.rank))
+            if value is not None:
+                found[seat.rank] = value
+        return found
+
+    def changed_us(self, record: Record) -> int:
+        """When any of it last changed on disk."""
+        if record.placement is None:
+            return record.changed_us
+        paths = [self._status_path(record, seat.rank) for seat in record.placement.seats]
+        paths += [self.root / name / "state.json" for name in record.placement.instances.values()]
+        return max(record.changed_us, *(mtime_ns(path) // 1000 for path in paths))
+
+    def call(self, instance: InstanceView, method: str, url: str, body: Any = None) -> Any:
+        """One call to an agent. OutcomeUnknown when it did not answer; Refused by what it said."""
+        try:
+            status, answer = ask(instance.socket, method, url, body, self.files.config.timeout_s / 2)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            text = f"{self.files.name}: the agent of {instance.id} did not answer ({type(error).__name__})"
+            raise OutcomeUnknown(text) from error
+        if status < http.client.BAD_REQUEST:
+            return answer
+        raise _refusal(self.files.name, instance, answer["error"] if isinstance(answer, dict) else {})
+
+    def order(self, instance: str, name: str, value: Mapping[str, Any]) -> None:
+        """Leave an order (`interrupt`, `rebalance`, `end`) for an instance; the first one of a name stands."""
+        path = self.root / instance / f"{name}.json"
+        if not path.exists():
+            write_json(path, value)
+
+    def names(self) -> Iterable[str]:
+        """Every instance that has a folder."""
+        return sorted(entry.name for entry in self.root.iterdir())
+
+    def sweep(self, instance: InstanceView) -> None:
+        """Kill what a dead instance left: processes whose environment names its folder, which no other has."""
+        mark = f"{instance.folder}/".encode()
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with suppress(OSError):
+                    if mark in Path(f"/proc/{entry.name}/environ").read_bytes():
+                        os.kill(int(entry.name), 9)
+
+    @staticmethod
+    def _whole(state: Mapping[str, Any]) -> bool:
+        return all(alive(Identity(*who)) for who in (state["supervisor"], state["agent"]) if who)
+
+    def _status_path(self, record: Record, rank: int) -> Path:
+        assert record.placement is not None
+        agent = self.root / record.placement.instance_of(rank) / "agent"
+        return agent / "members" / record.key / str(rank) / "status.json"
+
+    def _spec(self, pool: LocalPool, node: str, name: str) -> dict[str, Any]:
+        folder = self.root / name
+        path = str(folder / "agent.sock")
+        if len(os.fsencode(path)) > SOCKET_BYTES:
+            path = str(_short_folder(self.files.root) / f"{name}.sock")
+        agent = [sys.executable, "-m", "tidegate.agent", "--dir", str(folder / "agent")]
+        return {
+            "id": name,
+            "node": node,
+            "pool": pool.name,
+            "zone": pool.labels.get("zone", "local"),
+            "life_cycle": "spot" if pool.capacity_type is CapacityType.SPOT else "on-demand",
+            "idle_timeout_s": self.files.config.idle_timeout_s,
+            "socket": path,
+            "slot_lock": str(self.files.slot_lock(node)),
+            "agent": [*agent, "--socket", path, "--instance", name],
+        }
+
+    def _launch(self, folder: Path) -> None:
+        """Start the supervisor; it detaches itself, so that it outlives us and leaves no zombie to us."""
+        environment = {name: os.environ[name] for name in PASSED if name in os.environ}
+        paths = [str(PACKAGES), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        own = str(Path(sys.executable).parent)  # `python` in a job is the interpreter that we run on
+        environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
+        argv = [sys.executable, "-m", "backends.local.instance", str(folder)]
+        with (folder / "supervisor.log").open("ab") as log:
+            try:
+                subprocess.run(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    cwd="/",
+                    check=True,
+                    timeout=START_S,
+                )
+            except subprocess.SubprocessError as error:
+                raise NoCapacity(f"{self.files.name}: {folder.name} did not start; read {log.name}") from error
+
+    def _wait(self, name: str) -> InstanceView:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            view = self.view(name)
+            if view is not None and view.alive:
+                return view
+            if view is not None and view.state == "ended":
+                break
+            time.sleep(LOOK_S)
+        self.order(name, "end", {})
+        raise NoCapacity(f"{self.files.name}: instance {name} did not come up; read the logs in {self.root / name}")
+
+
+def _short_folder(root: Path) -> Path:
+    """A folder for sockets whose own path is short, private to us; the same for the same state folder."""
+    folder = Path(tempfile.gettempdir()) / f"tidegate-{os.getuid()}-{zlib.crc32(os.fsencode(root)):08x}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    owner = folder.lstat()
+    if owner.st_uid != os.getuid() or owner.st_mode & 0o077 or folder.is_symlink():
+        raise Refused(f"{folder} belongs to somebody else; choose a shorter state_dir", reason="SocketFolder")
+    return folder
+
+
+def _refusal(name: str, instance: InstanceView, error: Mapping[str, Any]) -> BackendError:
+    code, field = error.get("code", "failed"), error.get("field") or ""
+    text = f"{name}: {instance.id}: {field + ': ' if field else ''}{error.get('message', '')}"
+    if code == "revoked":
+        return NoCapacity(text, reason="NodeInterrupted")
+    if code == "invalid":
+        return Refused(text, reason=Reason.INVALID_PARAMETER, permanent=True)
+    if code == "failed":
+        return OutcomeUnknown(text)
+    return Refused(text, reason=f"Agent{str(code).capitalize()}")
