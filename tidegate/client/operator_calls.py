@@ -1,0 +1,165 @@
+"""The calls about what operators keep and what tenants account for."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from tidegate.client.calls import Call, Listing, get, model, nothing, segment, send, tenant_path, with_tag
+from tidegate.client.job_calls import since_until
+from tidegate.wire.operator import (
+    AllowanceDoc,
+    ApplyRequest,
+    ApplyResult,
+    AuditView,
+    BackendDoc,
+    BackendView,
+    CreditView,
+    FlavorDoc,
+    Grant,
+    GrantView,
+    Me,
+    OperatorDoc,
+    PoolDoc,
+    PoolView,
+    QuotaDoc,
+    QuotaView,
+    StatementLine,
+    StorageDoc,
+    TenantDoc,
+    TokenRequest,
+    TokenView,
+    UsageView,
+)
+
+
+def whoami() -> Call[Me]:
+    """Who the token says one is."""
+    return get("/v1/me", Me)
+
+
+def usage(
+    *, tenant: str | None = None, since: datetime | None = None, until: datetime | None = None
+) -> Listing[UsageView]:
+    """Use per tenant and flavor, of a tenant and below it."""
+    return Listing("/v1/usage", UsageView, {"tenant": tenant, **since_until(since, until)})
+
+
+def credits(*, tenant: str | None = None) -> Listing[CreditView]:  # noqa: A001  (the word of the API)
+    """GPU time owed to preempted tenants."""
+    return Listing("/v1/credits", CreditView, {"tenant": tenant})
+
+
+def statement(
+    *, tenant: str | None = None, since: datetime | None = None, until: datetime | None = None
+) -> Listing[StatementLine]:
+    """Ledger lines of a tenant, newest first."""
+    return Listing("/v1/statement", StatementLine, {"tenant": tenant, **since_until(since, until)})
+
+
+def quotas(*, tenant: str | None = None) -> Listing[QuotaView]:
+    """Quotas of a tenant and below it, each with the `etag` that guards a change."""
+    return Listing("/v1/quotas", QuotaView, {"tenant": tenant})
+
+
+def set_quota(quota: QuotaDoc, *, etag: str | None = None) -> Call[QuotaView]:
+    """Set one quota. With the `etag` it was read with: 412 when somebody has changed it since."""
+    params = {"flavor": quota.flavor, "resource": quota.resource.value}
+    return with_tag(
+        send("PUT", f"/v1/quotas/{tenant_path(quota.tenant)}", model(QuotaView), quota, params=params), etag
+    )
+
+
+def tenants() -> Listing[TenantDoc]:
+    """Tenants that the token may see."""
+    return Listing("/v1/tenants", TenantDoc)
+
+
+def flavors() -> Listing[FlavorDoc]:
+    """Kinds of capacity."""
+    return Listing("/v1/flavors", FlavorDoc)
+
+
+def pools() -> Listing[PoolView]:
+    """Pools and what they last reported."""
+    return Listing("/v1/pools", PoolView)
+
+
+def backends() -> Listing[BackendView]:
+    """Backends and how they do."""
+    return Listing("/v1/backends", BackendView)
+
+
+def storages() -> Listing[StorageDoc]:
+    """Places that jobs may name."""
+    return Listing("/v1/storages", StorageDoc)
+
+
+def allowances() -> Listing[AllowanceDoc]:
+    """GPU-hours of P0 and P1."""
+    return Listing("/v1/allowances", AllowanceDoc)
+
+
+def drain(backend: str, *, draining: bool = True) -> Call[BackendView]:
+    """Take a backend out of use for new attempts, or back into it."""
+    verb = "drain" if draining else "undrain"
+    return send("POST", f"/v1/backends/{segment(backend)}:{verb}", model(BackendView))
+
+
+def put_document(document: TenantDoc | FlavorDoc | PoolDoc | BackendDoc) -> Call[None]:
+    """Create or replace one operators' object."""
+    name = tenant_path(document.path) if isinstance(document, TenantDoc) else segment(document.name)
+    return send("PUT", f"/v1/{document.kind}s/{name}", nothing, document)
+
+
+def delete_document(kind: str, name: str) -> Call[None]:
+    """Delete a tenant, flavor, pool or backend that nothing needs any more."""
+    return send("DELETE", f"/v1/{segment(kind)}s/{tenant_path(name)}", nothing)
+
+
+def apply(documents: Sequence[OperatorDoc], *, prune: bool = False) -> Call[ApplyResult]:
+    """Make the gate as the documents say; with `prune`, what is in none of them is deleted."""
+    return _apply(documents, prune=prune, dry_run=False)
+
+
+def diff(documents: Sequence[OperatorDoc], *, prune: bool = False) -> Call[ApplyResult]:
+    """What `apply` would change."""
+    return _apply(documents, prune=prune, dry_run=True)
+
+
+def _apply(documents: Sequence[OperatorDoc], *, prune: bool, dry_run: bool) -> Call[ApplyResult]:
+    body = ApplyRequest(documents=tuple(documents))
+    return send("POST", "/v1/apply", model(ApplyResult), body, params={"dry_run": dry_run, "prune": prune})
+
+
+def tokens() -> Listing[TokenView]:
+    """Tokens, never with their secrets."""
+    return Listing("/v1/tokens", TokenView)
+
+
+def make_token(request: TokenRequest) -> Call[TokenView]:
+    """Make a token; the answer alone holds its secret. Not repeated after a lost answer, so that none is left over."""
+    return send("POST", "/v1/tokens", model(TokenView), request, repeatable=False)
+
+
+def revoke_token(token: str) -> Call[None]:
+    """End a token at once."""
+    return send("DELETE", f"/v1/tokens/{segment(token)}", nothing)
+
+
+def grants() -> Listing[GrantView]:
+    """Dated changes of quota."""
+    return Listing("/v1/grants", GrantView)
+
+
+def make_grant(grant: Grant) -> Call[GrantView]:
+    """Change a quota for a time. Not repeated after a lost answer: it would count twice."""
+    return send("POST", "/v1/grants", model(GrantView), grant, repeatable=False)
+
+
+def revoke_grant(grant: int) -> Call[None]:
+    """End a grant."""
+    return send("DELETE", f"/v1/grants/{grant}", nothing)
+
+
+def audit(*, principal: str | None = None, action: str | None = None) -> Listing[AuditView]:
+    """Who did what, newest first."""
+    return Listing("/v1/audit", AuditView, {"principal": principal, "action": action})
