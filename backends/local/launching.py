@@ -35,6 +35,7 @@ class Launcher:
         """All members run when it returns. NoCapacity: none does. OutcomeUnknown: call again."""
         placement = record.placement or self._take_seats(record)
         try:
+            placement = self._bring_up(record, placement)
             self._start_members(record, placement)
         except OutcomeUnknown:
             if self._lost_one(placement):
@@ -123,7 +124,6 @@ class Launcher:
         return chosen
 
     def _start_members(self, record: Record, placement: Placement) -> None:
-        placement = self._bring_up(record, placement)
         specs = member_specs(
             record.request,
             placement,

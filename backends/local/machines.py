@@ -90,7 +90,7 @@ class Machines:
     def statuses(self, record: Record) -> dict[int, dict[str, Any]]:
         """rank → what its agent last wrote, without asking anybody: agents may be busy, or dead."""
         found = {}
-        for seat in record.placement.seats if record.placement else ():
+        for seat in record.placement.seats if record.placement and record.placement.instances else ():
             value = read_json(self._status_path(record, seat.rank))
             if value is not None:
                 found[seat.rank] = value
@@ -98,7 +98,7 @@ class Machines:
 
     def changed_us(self, record: Record) -> int:
         """When any of it last changed on disk."""
-        if record.placement is None:
+        if record.placement is None or not record.placement.instances:
             return record.changed_us
         paths = [self._status_path(record, seat.rank) for seat in record.placement.seats]
         paths += [self.root / name / "state.json" for name in record.placement.instances.values()]
