@@ -1,0 +1,343 @@
+"""Leases: capacity and quota taken for an attempt, contingent → held → posted or voided, each step once.
+
+`take` checks and writes in one transaction under the locks of the whole tenant path. A contingent lease counts net of
+its victims wherever both lie below one level; a victim's end turns its share to held in the same transaction, so that
+nobody ever sees it free (CASES QL-04). Never decides who may preempt whom.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from gateway.ledger import limits
+from gateway.ledger.accounts import Key, Line, book, locked
+from gateway.ledger.limits import Amounts, amounts_of
+from gateway.ledger.lineage import Level, lineage
+from gateway.ledger.meter import HOUR_MS, Meter, Times, gpu_milli_of
+from gateway.ledger.tables.accounts import BorrowingRow
+from gateway.ledger.tables.work import LeaseRow
+from gateway.ledger.transition import move_lease
+from policies.decisions import Loan
+from policies.snapshot import Placed
+from policies.states import LIVE_LEASE_STATES
+from policies.vocabulary import Account, LeaseState, Payer, PriorityClass, Resource
+
+ROLLING_MS: Final = HOUR_MS
+"""What a lease without max_duration holds ahead; `gateway.ledger.accrual` renews it."""
+
+
+def take(
+    session: Session,
+    *,
+    lease_id: UUID,
+    attempt_id: str,
+    job_id: UUID,
+    tenant_id: int,
+    placed: Sequence[Placed],
+    klass: PriorityClass,
+    contingent_on: Sequence[str] = (),
+    loans: Sequence[Loan] = (),
+    max_duration_ms: int | None = None,
+) -> LeaseRow:
+    """Take the lease or raise LimitExceeded; the caller's savepoint then undoes what was decided with it.
+
+    Victims that are settled already no longer count: with none left the lease is held at once.
+    """
+    levels = lineage(session, tenant_id)
+    items = _items(placed)
+    asked = amounts_of(items)
+    meter = Meter(tuple(level.id for level in levels), gpu_milli_of(items), _price(session, placed))
+    balances = locked(session, [*_concurrency_keys(levels, asked), *meter.keys()])
+    going = limits.victims(session, contingent_on)
+    limits.check_quota(session, levels, asked, going, balances)
+    gpu_milli = sum(meter.gpu_milli.values())
+    limits.check_allowance(session, levels, klass, gpu_milli)
+    hold_ms = ROLLING_MS if max_duration_ms is None else max_duration_ms
+    limits.check_budget(session, levels, meter, hold_ms)
+
+    now: datetime = session.execute(select(text("now()"))).scalar_one()
+    state = LeaseState.CONTINGENT if going else LeaseState.HELD
+    if state is LeaseState.HELD:
+        items = [{**item, "held": item["amount"]} for item in items]
+    lease = LeaseRow(
+        id=lease_id,
+        tenant_id=tenant_id,
+        job_id=job_id,
+        attempt_id=attempt_id,
+        state=state,
+        contingent_on=[victim.attempt_id for victim in going],
+        items=items,
+        loans=[{"lender": loan.lender, "flavor": loan.flavor, "amount": loan.amount} for loan in loans],
+        klass=klass,
+        gpu_milli=gpu_milli,
+        price=meter.price,
+        held_ms=hold_ms,
+        held_gpu_ms=meter.gpu_ms(hold_ms),
+        held_money=meter.money(hold_ms),
+        covers_until=now + timedelta(milliseconds=hold_ms),
+        created_at=now,
+    )
+    session.add(lease)
+    session.flush()
+    book(
+        session,
+        cause=f"lease:{lease_id}:taken",
+        kind="lease_taken",
+        lines=[
+            *_concurrency_lines(levels, asked, pending=state is LeaseState.CONTINGENT),
+            *meter.lines(Times(), Times(0, hold_ms)),
+        ],
+        data={"attempt": attempt_id},
+    )
+    _borrow(session, lease, loans)
+    return lease
+
+
+def victim_settled(session: Session, victim_attempt_id: str) -> list[str]:
+    """Give the victim's share to those who wait for it; the attempts whose lease is held from now on."""
+    waiting = _lock(session, "state = 'contingent' AND contingent_on @> jsonb_build_array(:attempt)", victim_attempt_id)
+    if not waiting:
+        return []
+    freed = _amounts_of_attempt(session, victim_attempt_id)
+    held_now = []
+    for lease in waiting:
+        left = [other for other in lease.contingent_on if other != victim_attempt_id]
+        # The last one brings with it whatever was free from the beginning.
+        items, moved = _give(lease.items, freed, everything=not left)
+        levels = lineage(session, lease.tenant_id)
+        book(
+            session,
+            cause=f"lease:{lease.id}:from:{victim_attempt_id}",
+            kind="victim_settled",
+            lines=[
+                *_concurrency_lines(levels, {what: -amount for what, amount in moved.items()}, pending=True),
+                *_concurrency_lines(levels, moved, pending=False),
+            ],
+        )
+        lease.items = items
+        lease.contingent_on = left
+        session.flush()
+        if not left:
+            move_lease(session, lease.id, LeaseState.HELD)
+            session.refresh(lease)
+            held_now.append(lease.attempt_id)
+    return held_now
+
+
+def release(
+    session: Session, lease: LeaseRow, *, used_from: datetime | None, used_until: datetime | None, payer: Payer
+) -> bool:
+    """Resolve a lease: its capacity and quota come back, the real use is posted, the rest of the hold returned. Once.
+
+    used_from None: nothing ever ran, nothing is paid. used_until None with a start: the end is not known, so the hold
+    on time stays until `post_known_use` (CASES QL-06 iii). Use is clamped to [lease made, now] and never negative.
+    """
+    found = _lock(session, "id = :attempt", lease.id)
+    if not found or found[0].state not in LIVE_LEASE_STATES:
+        return False
+    lease = found[0]
+    levels = lineage(session, lease.tenant_id)
+    meter = meter_of(lease, levels)
+    before = Times(lease.used_ms, lease.held_ms)
+    unknown = used_from is not None and used_until is None
+    after = before if unknown else Times(_used_ms(session, lease, used_from, used_until), 0)
+    amounts, held = amounts_of(lease.items), amounts_of(lease.items, "held")
+    locked(session, [*_concurrency_keys(levels, amounts), *meter.keys()])
+    book(
+        session,
+        cause=f"lease:{lease.id}:resolved",
+        kind="lease_resolved",
+        lines=[
+            *_concurrency_lines(levels, {what: -amount for what, amount in held.items()}, pending=False),
+            *_concurrency_lines(levels, {k: held[k] - amount for k, amount in amounts.items()}, pending=True),
+            *meter.lines(before, after, Payer.TENANT if unknown else payer),
+        ],
+        data={"attempt": lease.attempt_id, "payer": payer, "unknown": unknown},
+    )
+    posted = lease.state == LeaseState.HELD and (unknown or after.used_ms > 0)
+    move_lease(
+        session,
+        lease.id,
+        LeaseState.POSTED if posted else LeaseState.VOIDED,
+        values={**time_values(meter, after), "payer": "" if unknown else payer.value, "contingent_on": []},
+    )
+    _record_use(session, lease.attempt_id, meter, after)
+    session.execute(
+        text("UPDATE borrowings SET until = now() WHERE lease_id = :id AND until IS NULL"), {"id": str(lease.id)}
+    )
+    session.refresh(lease)
+    return True
+
+
+def post_known_use(
+    session: Session, lease_id: UUID, *, used_from: datetime, used_until: datetime, payer: Payer
+) -> bool:
+    """The end of a lease that was resolved without one is known now: post it and return the rest of the hold. Once."""
+    found = _lock(session, "id = :attempt AND state = 'posted' AND payer = ''", lease_id)
+    if not found:
+        return False
+    lease = found[0]
+    meter = meter_of(lease, lineage(session, lease.tenant_id))
+    after = Times(_used_ms(session, lease, used_from, used_until), 0)
+    lines = meter.lines(Times(lease.used_ms, lease.held_ms), after, payer)
+    if not book(session, cause=f"lease:{lease_id}:known", kind="use_known", lines=lines):
+        return False
+    for name, value in time_values(meter, after).items():
+        setattr(lease, name, value)
+    lease.payer = payer.value
+    lease.version += 1
+    session.flush()
+    _record_use(session, lease.attempt_id, meter, after)
+    return True
+
+
+def void_contingent(session: Session, attempt_id: str) -> bool:
+    """The waiter is gone: its lease comes back whole. What its victims still hold stays theirs until they end."""
+    found = _lock(session, "attempt_id = :attempt AND state = 'contingent'", attempt_id)
+    return bool(found) and release(session, found[0], used_from=None, used_until=None, payer=Payer.NOBODY)
+
+
+def of_attempt(session: Session, attempt_id: str) -> LeaseRow | None:
+    """The lease of an attempt, locked."""
+    found = _lock(session, "attempt_id = :attempt", attempt_id)
+    return found[0] if found else None
+
+
+def keys_of(session: Session, lease: LeaseRow) -> list[Key]:
+    """Every account that resolving this lease will touch."""
+    levels = lineage(session, lease.tenant_id)
+    return [*_concurrency_keys(levels, amounts_of(lease.items)), *meter_of(lease, levels).keys()]
+
+
+def meter_of(lease: LeaseRow, levels: Sequence[Level]) -> Meter:
+    """The meter of a lease that was taken."""
+    return Meter(tuple(level.id for level in levels), gpu_milli_of(lease.items), lease.price)
+
+
+def time_values(meter: Meter, times: Times) -> dict[str, int]:
+    """The columns of a lease that follow from its times."""
+    return {
+        "used_ms": times.used_ms,
+        "held_ms": times.held_ms,
+        "held_gpu_ms": meter.gpu_ms(times.held_ms),
+        "held_money": meter.money(times.held_ms),
+    }
+
+
+def _items(placed: Iterable[Placed]) -> list[dict[str, Any]]:
+    sums: dict[tuple[str, str, str], int] = {}
+    flavors: set[str] = set()
+    for part in placed:
+        total = part.total
+        amounts = {
+            Resource.ACCELERATORS: total.accelerators,
+            Resource.CPUS: total.cpus,
+            Resource.MEMORY: total.memory,
+            Resource.JOBS: 0 if part.flavor in flavors else 1,  # one job per flavor, however many groups and pools
+        }
+        flavors.add(part.flavor)
+        for resource, amount in amounts.items():
+            key = (part.pool, part.flavor, resource.value)
+            sums[key] = sums.get(key, 0) + amount
+    return [
+        {"pool": pool, "flavor": flavor, "resource": resource, "amount": amount, "held": 0}
+        for (pool, flavor, resource), amount in sorted(sums.items())
+        if amount
+    ]
+
+
+def _price(session: Session, placed: Sequence[Placed]) -> int:
+    """Micro-dollars per hour: per GPU, or per CPU where there is no accelerator."""
+    rows = session.execute(
+        text("SELECT name, price FROM flavors WHERE name = ANY(:names)"),
+        {"names": sorted({part.flavor for part in placed})},
+    )
+    prices = {row.name: row.price for row in rows}
+    return sum(prices.get(p.flavor, 0) * (p.total.accelerators or p.total.cpus) // 1000 for p in placed)
+
+
+def _concurrency_keys(levels: Sequence[Level], amounts: Amounts) -> list[Key]:
+    found = [Key(Account.CONCURRENCY, level.id, *what) for level in levels for what in amounts]
+    return found + [Key(Account.CAPACITY, None, *what) for what in amounts]
+
+
+def _concurrency_lines(levels: Sequence[Level], amounts: Amounts, *, pending: bool) -> list[Line]:
+    found = []
+    for what, amount in amounts.items():
+        found += [Line(Key(Account.CONCURRENCY, level.id, *what), amount, pending) for level in levels]
+        found.append(Line(Key(Account.CAPACITY, None, *what), -amount * len(levels), pending))
+    return found
+
+
+def _borrow(session: Session, lease: LeaseRow, loans: Sequence[Loan]) -> None:
+    if not loans:
+        return
+    rows = session.execute(
+        text("SELECT id, path FROM tenants WHERE path = ANY(:paths)"), {"paths": [loan.lender for loan in loans]}
+    )
+    ids = {row.path: row.id for row in rows}
+    session.add_all(
+        BorrowingRow(
+            lease_id=str(lease.id),
+            lender_id=ids[loan.lender],
+            borrower_id=lease.tenant_id,
+            flavor=loan.flavor,
+            amount=loan.amount,
+            since=lease.created_at,
+        )
+        for loan in loans
+    )
+    session.flush()
+
+
+def _lock(session: Session, where: str, attempt: str | UUID) -> list[LeaseRow]:
+    statement = (
+        select(LeaseRow)
+        .where(text(where).bindparams(attempt=attempt))
+        .order_by(text("leases.id"))
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
+    )
+    return list(session.execute(statement).scalars())
+
+
+def _amounts_of_attempt(session: Session, attempt_id: str) -> dict[tuple[str, str], int]:
+    items = session.execute(
+        text("SELECT items FROM leases WHERE attempt_id = :attempt"), {"attempt": attempt_id}
+    ).scalar_one_or_none()
+    return amounts_of(items or [])
+
+
+def _give(
+    items: Sequence[Mapping[str, Any]], freed: Amounts, *, everything: bool
+) -> tuple[list[dict[str, Any]], dict[tuple[str, str], int]]:
+    left = dict(freed)
+    moved: dict[tuple[str, str], int] = {}
+    changed = []
+    for item in items:
+        what = (item["flavor"], item["resource"])
+        missing = item["amount"] - item["held"]
+        share = missing if everything else min(missing, left.get(what, 0))
+        left[what] = left.get(what, 0) - share
+        moved[what] = moved.get(what, 0) + share
+        changed.append({**item, "held": item["held"] + share})
+    return changed, moved
+
+
+def _used_ms(session: Session, lease: LeaseRow, used_from: datetime | None, used_until: datetime | None) -> int:
+    if used_from is None or used_until is None:
+        return 0
+    now: datetime = session.execute(select(text("now()"))).scalar_one()
+    length = min(used_until, now) - max(used_from, lease.created_at)
+    return max(0, length // timedelta(milliseconds=1))
+
+
+def _record_use(session: Session, attempt_id: str, meter: Meter, times: Times) -> None:
+    session.execute(
+        text("UPDATE attempts SET gpu_ms = :gpu_ms, money = :money WHERE id = :id"),
+        {"id": attempt_id, "gpu_ms": meter.gpu_ms(times.used_ms), "money": meter.money(times.used_ms)},
+    )

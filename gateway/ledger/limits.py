@@ -1,0 +1,211 @@
+"""Whether a lease may be taken: quota at every level of the tenant's path, class allowance, budget.
+
+Reads stored balances under the locks that `leases.take` holds, so that no burst passes a limit (CASES QL-01).
+Changes nothing but the start of a period that is over.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, text
+from sqlalchemy.orm import Session
+
+from gateway.ledger.accounts import Balance, Key
+from gateway.ledger.grants import effective_quota
+from gateway.ledger.lineage import Level
+from gateway.ledger.meter import GPU_MS, HOUR_MS, Meter
+from policies.vocabulary import Account, PriorityClass
+
+Amounts = Mapping[tuple[str, str], int]
+"""(flavor, resource) -> amount."""
+
+
+class LimitExceeded(Exception):  # noqa: N818  (an answer of the ledger, not a defect)
+    """A limit stands in the way. resource: a quota's, or `class P1`, `gpu_ms`, `micro_usd` for the other limits."""
+
+    def __init__(self, *, tenant: str, flavor: str, resource: str, limit: int, held: int, asked: int) -> None:
+        what = f"{resource} of {flavor}" if flavor else resource
+        super().__init__(
+            f"{tenant}: {asked} more {what} would pass the limit of {limit}, {held} are taken;"
+            f" an admin of {tenant} or an operator may raise it"
+        )
+        self.tenant = tenant
+        self.flavor = flavor
+        self.resource = resource
+        self.limit = limit
+        self.held = held
+        self.asked = asked
+
+    @property
+    def is_budget(self) -> bool:
+        """Whether money or time ran out (BudgetExhausted) and not a count of things held now (TenantLimit)."""
+        return not self.flavor
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A lease that is to end before a contingent one is held."""
+
+    attempt_id: str
+    path: str
+    amounts: Amounts
+
+
+_CONTINGENT = text(
+    """
+    SELECT leases.attempt_id, contingent_on, items, tenants.path FROM leases JOIN tenants ON tenants.id = tenant_id
+    WHERE state = 'contingent'
+    """
+)
+_LEASES = text(
+    """
+    SELECT leases.attempt_id, items, tenants.path FROM leases JOIN tenants ON tenants.id = tenant_id
+    WHERE leases.attempt_id = ANY(:attempts) AND state IN ('held', 'contingent')
+    """
+)
+
+
+def amounts_of(items: Sequence[Mapping[str, Any]], part: str = "amount") -> dict[tuple[str, str], int]:
+    """Sums per flavor and resource; part `held`: what a contingent lease already has."""
+    found: dict[tuple[str, str], int] = {}
+    for item in items:
+        key = (item["flavor"], item["resource"])
+        found[key] = found.get(key, 0) + item.get(part, 0)
+    return found
+
+
+def victims(session: Session, attempts: Sequence[str]) -> tuple[Victim, ...]:
+    """Those of these attempts whose leases are not resolved."""
+    rows = session.execute(_LEASES, {"attempts": list(attempts)}) if attempts else ()
+    return tuple(Victim(row.attempt_id, row.path, amounts_of(row.items)) for row in rows)
+
+
+def covered(session: Session, levels: Sequence[Level]) -> dict[tuple[int, str, str], int]:
+    """Per level: what contingent leases below it wait for and victims below it still hold: it is held once, not twice."""
+    found: dict[tuple[int, str, str], int] = {}
+    for row in session.execute(_CONTINGENT).all():
+        mine = [level for level in levels if level.holds(row.path)]
+        if not mine:
+            continue
+        held = amounts_of(row.items, "held")
+        going = victims(session, row.contingent_on)
+        for level in mine:
+            for (flavor, resource), amount in amounts_of(row.items).items():
+                freed = sum(v.amounts.get((flavor, resource), 0) for v in going if level.holds(v.path))
+                key = (level.id, flavor, resource)
+                found[key] = found.get(key, 0) + min(freed, amount - held[flavor, resource])
+    return found
+
+
+def check_quota(
+    session: Session,
+    levels: Sequence[Level],
+    asked: Amounts,
+    going: Sequence[Victim],
+    balances: Mapping[Key, Balance],
+) -> None:
+    """Raise LimitExceeded at the first level, root first, whose max is passed. `going` are the asker's own victims."""
+    quotas = effective_quota(session, [level.id for level in levels])
+    limits = {key: quota.max for key, quota in quotas.items() if quota.max is not None}
+    if not any((level.id, *what) in limits for level in levels for what in asked):
+        return
+    relief = covered(session, levels)
+    for level in levels:
+        for (flavor, resource), amount in sorted(asked.items()):
+            limit = limits.get((level.id, flavor, resource))
+            balance = balances[Key(Account.CONCURRENCY, level.id, flavor, resource)]
+            freed = sum(v.amounts.get((flavor, resource), 0) for v in going if level.holds(v.path))
+            more = amount - freed
+            held = balance.posted + balance.pending - relief.get((level.id, flavor, resource), 0)
+            if limit is not None and more > 0 and held + more > limit:
+                raise LimitExceeded(
+                    tenant=level.path, flavor=flavor, resource=resource, limit=limit, held=held, asked=more
+                )
+
+
+_ALLOWANCES = text(
+    """
+    SELECT tenant_id, gpu_ms, period_s, used_gpu_ms, period_started_at, now() AS now FROM class_allowances
+    WHERE tenant_id = ANY(:tenants) AND klass = :klass ORDER BY tenant_id FOR UPDATE
+    """
+)
+_RUNNING = text(
+    """
+    SELECT coalesce(sum(gpu_milli), 0)::bigint FROM leases JOIN tenants ON tenants.id = tenant_id
+    WHERE state IN ('held', 'contingent') AND klass = :klass
+        AND (tenants.path = :path OR starts_with(tenants.path, :path || '/'))
+    """
+)
+
+
+def check_allowance(session: Session, levels: Sequence[Level], klass: PriorityClass, gpu_milli: int) -> None:
+    """P0 and P1: the path has an allowance, and each has an hour left for this lease and for every live one."""
+    if klass is PriorityClass.P2 or gpu_milli == 0:
+        return
+    rows = session.execute(_ALLOWANCES, {"tenants": [level.id for level in levels], "klass": klass}).all()
+    paths = {level.id: level.path for level in levels}
+    asked = gpu_milli * HOUR_MS // 1000
+    if not rows:
+        raise LimitExceeded(tenant=levels[-1].path, flavor="", resource=f"class {klass}", limit=0, held=0, asked=asked)
+    for row in rows:
+        used = 0 if period_over(row) else row.used_gpu_ms
+        path = paths[row.tenant_id]
+        running = session.execute(_RUNNING, {"klass": klass, "path": path}).scalar_one()
+        held = used + running * HOUR_MS // 1000
+        if held + asked > row.gpu_ms:
+            raise LimitExceeded(
+                tenant=path, flavor="", resource=f"class {klass}", limit=row.gpu_ms, held=held, asked=asked
+            )
+
+
+_BUDGETS = text(
+    """
+    SELECT tenant_id, unit, amount, period_s, spent_before, period_started_at, now() AS now FROM budgets
+    WHERE tenant_id = ANY(:tenants) ORDER BY tenant_id, unit FOR UPDATE
+    """
+)
+_SPENT = text(
+    """
+    SELECT coalesce(sum(posted), 0)::bigint AS posted, coalesce(sum(pending), 0)::bigint AS pending FROM accounts
+    WHERE tenant_id = :tenant AND unit = :unit AND kind IN ('gpu_time', 'money')
+    """
+)
+_NEW_PERIOD = text(
+    """
+    UPDATE budgets SET spent_before = :spent, period_started_at = :started, version = version + 1
+    WHERE tenant_id = :tenant AND unit = :unit
+    """
+)
+
+
+def period_over(row: Row[Any]) -> bool:
+    """Whether the row's period has ended at its `now`."""
+    return bool(row.now >= row.period_started_at + timedelta(seconds=row.period_s))
+
+
+def period_start(row: Row[Any]) -> datetime:
+    """When the period that holds the row's `now` began; periods follow each other without a gap."""
+    length = timedelta(seconds=row.period_s)
+    return row.period_started_at + length * ((row.now - row.period_started_at) // length)  # type: ignore[no-any-return]
+
+
+def check_budget(session: Session, levels: Sequence[Level], meter: Meter, more_ms: int) -> None:
+    """Raise LimitExceeded where `more_ms` of this lease would pass what a level may spend in its period."""
+    paths = {level.id: level.path for level in levels}
+    for row in session.execute(_BUDGETS, {"tenants": list(paths)}).all():
+        asked = meter.gpu_ms(more_ms) if row.unit == GPU_MS else meter.money(more_ms)
+        spent = session.execute(_SPENT, {"tenant": row.tenant_id, "unit": row.unit}).one()
+        before = row.spent_before
+        if period_over(row):
+            before = spent.posted
+            session.execute(
+                _NEW_PERIOD,
+                {"tenant": row.tenant_id, "unit": row.unit, "spent": before, "started": period_start(row)},
+            )
+        held = spent.posted - before + spent.pending
+        if asked > 0 and held + asked > row.amount:
+            raise LimitExceeded(
+                tenant=paths[row.tenant_id], flavor="", resource=row.unit, limit=row.amount, held=held, asked=asked
+            )
