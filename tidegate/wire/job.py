@@ -220,8 +220,7 @@ class ProgressReport(Wire):
     """What a running attempt says of itself: its newest step and how many samples it has seen."""
 
     step: int = Field(ge=0, le=2**62, strict=True)
-    samples: int | None = Field(default=None, ge=0, le=2**62, strict=True)
-    data: dict[str, int | float | str] = Field(default_factory=dict, max_length=64)
+    samples: int = Field(default=0, ge=0, le=2**62, strict=True)
 
 
 class CheckpointReport(Wire):
@@ -232,8 +231,9 @@ class CheckpointReport(Wire):
     size: int = Field(default=0, ge=0, le=2**62, strict=True)
     save_ms: int = Field(default=0, ge=0, le=2**40, strict=True)
     reshardable: bool = False
-    parts: dict[str, Any] = Field(default_factory=dict, max_length=1000)
-    final: bool = False
+    parts: tuple[str, ...] = Field(default=(), max_length=100)
+    world_size: int | None = Field(default=None, ge=1, le=2**31, strict=True)
+    verified: int = Field(default=1, ge=1, le=2, strict=True)
 
 
 class NoticeView(Loose):

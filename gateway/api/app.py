@@ -1,0 +1,84 @@
+"""The app factory. Wires routers, limits and problems together; decides nothing itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from gateway.api import problems
+from gateway.api.bodies import Limits
+from gateway.api.deps import Deps
+from gateway.api.hub import Hub
+from gateway.api.routes import (
+    accounts,
+    audit,
+    capacity,
+    grants,
+    health,
+    job_actions,
+    job_reads,
+    jobs,
+    logs,
+    operators,
+    quotas,
+    tenants,
+    tokens,
+    workdirs,
+)
+from gateway.queries.config import Configs
+from tidegate.wire.problem import Problem
+
+ROUTERS = (
+    health,
+    jobs,
+    job_actions,
+    job_reads,
+    logs,
+    workdirs,
+    tenants,
+    capacity,
+    quotas,
+    grants,
+    tokens,
+    accounts,
+    audit,
+    operators,
+)
+_PROBLEM = {"model": Problem, "description": "Problem", "content": {problems.MEDIA_TYPE: {}}}
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    hub: Hub = app.state.hub
+    hub.start(asyncio.get_running_loop())
+    try:
+        yield
+    finally:
+        hub.stop()
+
+
+def create_app(deps: Deps) -> FastAPI:
+    """The API over `deps`. Opens nothing until its lifespan starts."""
+    app = FastAPI(
+        title="Tidegate",
+        version="1",
+        summary="One gate over Slurm, Kubernetes and cloud GPU pools.",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan,
+        separate_input_output_schemas=False,
+    )
+    app.state.deps = deps
+    app.state.hub = Hub(deps.engine)
+    app.state.configs = Configs()
+    problems.install(app)
+    app.add_middleware(
+        Limits,
+        body_max_bytes=deps.settings.body_max_bytes,
+        archive_max_bytes=deps.settings.workdir_max_bytes,
+    )
+    for module in ROUTERS:
+        app.include_router(module.router, prefix="/v1", responses={"4XX": _PROBLEM})
+    return app

@@ -1,0 +1,139 @@
+"""Who calls and what they may do. Tokens are stored as SHA-256 only; a tenant's subtree is all that its tokens see."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from gateway.api.deps import DepsOf
+from gateway.api.problems import ProblemError
+from gateway.ledger.tables.access import Tenant, Token
+from gateway.ledger.tables.work import AttemptRow
+from policies.vocabulary import Role
+
+TOKEN_PREFIX: Final = "tg_"  # noqa: S105  (no secret: it lets secret scanners know ours)
+_MAX_TOKEN: Final = 512
+_BEARER = HTTPBearer(auto_error=False, description="An API token: `Authorization: Bearer tg_...`")
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A principal of a tenant. An operator is the platform's: it sees every tenant."""
+
+    principal: str
+    tenant_id: int
+    tenant: str
+    role: Role
+    token_id: UUID
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether no tenant is hidden from this caller."""
+        return self.role >= Role.OPERATOR
+
+    def sees(self, path: str) -> bool:
+        """Whether `path` is the caller's tenant or lies below it."""
+        return self.everywhere or path == self.tenant or path.startswith(self.tenant + "/")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCaller:
+    """A running attempt that speaks for itself, with the token that dies with it."""
+
+    attempt_id: str
+    job_id: UUID
+    tenant_id: int
+
+
+def digest(token: str) -> bytes:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def new_token() -> str:
+    """A fresh secret of 256 bits."""
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
+
+
+def _unauthorized(detail: str) -> ProblemError:
+    return ProblemError(
+        401,
+        "unauthorized",
+        detail,
+        remedy="send `Authorization: Bearer <token>` with a token that is valid",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def _row(session: Session, bearer: HTTPAuthorizationCredentials | None) -> tuple[Token, str]:
+    if bearer is None:
+        raise _unauthorized("this request carries no bearer token")
+    if len(bearer.credentials) > _MAX_TOKEN:
+        raise _unauthorized("the token is not valid")
+    wanted = digest(bearer.credentials)
+    found = session.execute(
+        select(Token, col(Tenant.path))
+        .join(Tenant, col(Tenant.id) == col(Token.tenant_id))
+        .where(
+            col(Token.digest) == wanted,
+            col(Token.revoked_at).is_(None),
+            or_(col(Token.expires_at).is_(None), col(Token.expires_at) > func.now()),
+        )
+    ).first()
+    if found is None or not hmac.compare_digest(found[0].digest, wanted):
+        raise _unauthorized("the token is unknown, expired or revoked")
+    return found[0], found[1]
+
+
+class Requires:
+    """Dependency: a person's or a machine's API token with at least this role."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+
+    def __call__(self, request: Request, deps: DepsOf, bearer: Bearer) -> Caller:
+        with deps.transaction() as session:
+            token, path = _row(session, bearer)
+        if token.attempt_id is not None:
+            raise ProblemError(
+                403, "forbidden", "a job's own token speaks for its attempt alone", remedy="use an API token"
+            )
+        caller = Caller(token.principal, token.tenant_id, path, Role(token.role), token.id)
+        if caller.role < self.role:
+            raise ProblemError(
+                403,
+                "forbidden",
+                f"{request.method} {request.url.path} needs the role {self.role.name.lower()}",
+                remedy="ask an admin of your tenant for a token with that role",
+            )
+        return caller
+
+
+class RequiresAttempt:
+    """Dependency: the token of an attempt that is still alive."""
+
+    def __call__(self, deps: DepsOf, bearer: Bearer) -> AttemptCaller:
+        with deps.transaction() as session:
+            token, _ = _row(session, bearer)
+            if token.attempt_id is None:
+                raise ProblemError(403, "forbidden", "only a job's own token may speak for its attempt")
+            attempt = session.get(AttemptRow, token.attempt_id)
+            if attempt is None or attempt.ended_at is not None:
+                raise _unauthorized("the attempt of this token has ended")
+            return AttemptCaller(attempt.id, attempt.job_id, token.tenant_id)
+
+
+Viewer = Annotated[Caller, Depends(Requires(Role.VIEWER))]
+Submitter = Annotated[Caller, Depends(Requires(Role.SUBMITTER))]
+TenantAdmin = Annotated[Caller, Depends(Requires(Role.TENANT_ADMIN))]
+Operator = Annotated[Caller, Depends(Requires(Role.OPERATOR))]
+OfAttempt = Annotated[AttemptCaller, Depends(RequiresAttempt())]

@@ -1,0 +1,104 @@
+"""What a user may wish of a job that is there. Each is a guarded UPDATE of the ledger; workflows carry it out."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from sqlalchemy.orm import Session
+
+from gateway.api.admission import class_refusals
+from gateway.api.auth import Caller, Submitter
+from gateway.api.bodies import StrictRoute
+from gateway.api.common import ConfigsOf, visible_job
+from gateway.api.deps import Deps, DepsOf
+from gateway.api.problems import ProblemError, conflict, invalid, not_found
+from gateway.ledger import wishes
+from gateway.queries import jobs
+from policies.vocabulary import PriorityClass
+from tidegate.wire import job as wire
+
+router = APIRouter(tags=["jobs"], route_class=StrictRoute)
+Message = Annotated[str, Query(max_length=500, description="Why, for the job's history.")]
+
+
+@contextmanager
+def _wish(deps: Deps, caller: Caller, job_id: UUID) -> Iterator[tuple[Session, str]]:
+    """A transaction in which the job is visible; refusals of the ledger become problems."""
+    try:
+        with deps.transaction() as session:
+            _, path = visible_job(session, caller, job_id)
+            yield session, path
+    except wishes.WishRefusedError as error:
+        detail = str(error).removeprefix(f"{error.field}: ")
+        if error.field in {"state", "checkpoint", "priority", "max_duration"}:
+            raise conflict("wish-refused", detail, "see the job's state and spec", field=error.field) from error
+        raise invalid(error.field, detail, "choose a size that the spec allows", slug="wish-refused") from error
+    except wishes.NoSuchJobError as error:
+        raise not_found("job", job_id) from error
+
+
+def _do(deps: Deps, caller: Caller, job_id: UUID, act: Callable[..., Any], *args: Any) -> wire.Job:
+    with _wish(deps, caller, job_id) as (session, _):
+        act(session, job_id, caller.principal, *args)
+        session.expire_all()
+        row, path = visible_job(session, caller, job_id)
+        return jobs.view(row, path)
+
+
+@router.post("/jobs/{job_id}:cancel", status_code=202)
+def cancel_job(deps: DepsOf, caller: Submitter, job_id: UUID, message: Message = "") -> wire.Job:
+    """End it. A queued job is CANCELLED at once, a live one when its attempts have ended; later nothing."""
+    return _do(deps, caller, job_id, wishes.cancel, message)
+
+
+@router.post("/jobs/{job_id}:hold", status_code=202)
+def hold_job(deps: DepsOf, caller: Submitter, job_id: UUID) -> wire.Job:
+    """Do not admit it until it is unheld."""
+    return _do(deps, caller, job_id, wishes.hold)
+
+
+@router.post("/jobs/{job_id}:unhold", status_code=202)
+def unhold_job(deps: DepsOf, caller: Submitter, job_id: UUID) -> wire.Job:
+    """It may be admitted again."""
+    return _do(deps, caller, job_id, wishes.unhold)
+
+
+@router.post("/jobs/{job_id}:checkpoint", status_code=202)
+def checkpoint_job(deps: DepsOf, caller: Submitter, job_id: UUID) -> wire.Job:
+    """Ask what runs to save once more and go on."""
+    return _do(deps, caller, job_id, wishes.checkpoint)
+
+
+@router.post("/jobs/{job_id}:requeue", status_code=202)
+def requeue_job(deps: DepsOf, caller: Submitter, job_id: UUID) -> wire.Job:
+    """Ask what runs to save and leave; the job is queued again."""
+    return _do(deps, caller, job_id, wishes.requeue)
+
+
+@router.post("/jobs/{job_id}:resize", status_code=202)
+def resize_job(deps: DepsOf, caller: Submitter, job_id: UUID, size: wire.ResizeRequest) -> wire.Job:
+    """Another size for one group of an elastic job."""
+    return _do(deps, caller, job_id, wishes.resize, size.group, size.replicas)
+
+
+@router.patch("/jobs/{job_id}")
+def update_job(deps: DepsOf, configs: ConfigsOf, caller: Submitter, job_id: UUID, change: wire.JobUpdate) -> wire.Job:
+    """Labels always; priority and max_duration while it is queued."""
+    with _wish(deps, caller, job_id) as (session, path):
+        if change.priority is not None:
+            for slug, problem in class_refusals(change.priority, path, configs.fresh(session)):
+                raise ProblemError(
+                    422, slug, problem.detail, field=problem.field, remedy=problem.remedy, errors=[problem]
+                )
+        wishes.update(
+            session,
+            job_id,
+            caller.principal,
+            priority=PriorityClass(change.priority.value) if change.priority else None,
+            labels=change.labels,
+            max_duration_s=change.max_duration,
+        )
+        session.expire_all()
+        return jobs.view(*visible_job(session, caller, job_id))
