@@ -16,6 +16,7 @@ class AttemptRef:
 
     attempt_id: str
     turn: int = 0
+    start_asked_ms: int | None = None  # when the last start was asked for: backend_wait_timeout runs from there
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,10 @@ class AttemptView:
     stall_after_ms: int | None = None  # now_ms beyond this: stalled
     checkpoints: bool = False  # the job can save
     replicas_total: int = 1
+    grace_s: int = 300  # of the job, capped by its class: for stops that name no grace of their own
+    start_asked_ms: int | None = None  # filled in by the workflow where the row does not say
+    pools: dict[str, list[str]] = field(default_factory=dict)  # backend -> pools in which the attempt is placed
+    handles: dict[str, str] = field(default_factory=dict)  # backend -> what it calls the launch
 
 
 @dataclass(frozen=True)
@@ -115,3 +120,31 @@ class EndRequest:
     message: str = ""
     codes: dict[str, int] = field(default_factory=dict)
     bad_nodes: list[str] = field(default_factory=list)
+    final: bool = False  # a FINAL mark was seen beside the newest checkpoint
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A backend will not have the launch. `permanent`: nor will any other. `misconfigured`: an operator must act."""
+
+    backend: str
+    reason: str
+    message: str
+    permanent: bool = False
+    misconfigured: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a step: the row after it, and what the row cannot say.
+
+    retry_after_s: nothing changed, ask again so much later. refusal: see there. absent: a backend that surely has no
+    object of the attempt. settled: the attempt has ended, by this step or before it.
+    """
+
+    view: AttemptView | None = None
+    retry_after_s: float = 0.0
+    problem: str = ""
+    refusal: Refusal | None = None
+    absent: str = ""
+    settled: bool = False

@@ -30,8 +30,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "tidegate.agent",
     ),
     "workflows": ("workflows", "policies", "backends.port", "backends.types", "backends.errors", "backends.naming"),
-    "workflows.flows": ("workflows.flows", "workflows.messages", "workflows.decide", "policies"),
-    "workflows.decide": ("workflows.messages", "workflows.decide", "policies"),
+    "workflows.flows": ("workflows.flows", "workflows.messages", "workflows.steps", "workflows.decide", "policies"),
+    "workflows.decide": ("workflows.messages", "workflows.steps", "workflows.gang", "workflows.decide", "policies"),
     "gateway": ("gateway", "tidegate", "policies", "backends", "workflows"),
     "gateway.ledger": (
         "gateway.ledger",

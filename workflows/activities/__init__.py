@@ -1,0 +1,1 @@
+"""Activities: what workflows decide, done. Nothing here is global; stores and backends are injected."""

@@ -1,0 +1,243 @@
+"""What an attempt's workflow does next: a pure function of its row, read at the database's time.
+
+Decides when to launch, start, stop, withdraw and settle. Never acts, never reads a clock, never decides who goes
+first. Silence is no evidence here: a dark backend starts no deadline and ends nothing. An observation of a stopped
+or failing part ends the whole gang; the reason is chosen from the part that failed first.
+"""
+
+from typing import Final
+
+from policies.reasons import CAUSES
+from policies.states import LIVE_ATTEMPT_STATES
+from policies.vocabulary import AttemptState, Reason, StopCause
+from workflows import gang
+from workflows.messages import AttemptView, EndRequest, GroupSeen, Refusal
+from workflows.steps import (
+    AbortAll,
+    Confirm,
+    Launch,
+    Leave,
+    Mark,
+    Prepare,
+    SendCheckpoint,
+    SendStop,
+    Settle,
+    Start,
+    Step,
+    Wait,
+)
+
+REREAD_S: Final = 60.0  # the row is read again at least so often (DESIGN §4.5)
+ABSENT_AFTER_MS: Final = 10_000  # an object younger than this may not be listed yet
+WITHDRAWN_REST_S: Final = 300
+_KINDS: Final = {
+    StopCause.PREEMPT: "preempt",
+    StopCause.RECLAIM: "preempt",
+    StopCause.BACKFILL: "preempt",
+    StopCause.MOVE: "preempt",
+    StopCause.REVOCATION: "revoke",
+    StopCause.DRAIN: "revoke",
+    StopCause.RESIZE: "resize",
+}
+_TELLS_TO_GO: Final = frozenset({"revoke", "preempt"})
+
+
+def next_step(view: AttemptView) -> Step:
+    """The one thing to do now. Total: every state, wish and observation has an answer."""
+    if view.state not in LIVE_ATTEMPT_STATES:
+        return Leave()
+    if gang.all_over(view):
+        return Settle(_end(view))
+    if view.want_cancel and view.stop_cause != StopCause.CANCEL:
+        return _stop_for(view, StopCause.CANCEL, _cancel_grace_s(view))
+    if view.stop_cause or view.stop_sent or view.state == AttemptState.STOPPING:
+        return _stopping(view)
+    return _trouble(view) or (_launching(view) if gang.incomplete(view) else _running(view))
+
+
+def after_refusal(view: AttemptView, refusal: Refusal) -> Step:
+    """A backend refused a part: the whole gang goes back, by the stop that leaves the started parts time to end."""
+    if view.state not in LIVE_ATTEMPT_STATES:
+        return Leave()
+    if gang.begun(view):
+        return _stop_for(view, StopCause.GANG_ROLLBACK, view.term_s)
+    reason = Reason.INVALID_PARAMETER if refusal.permanent else Reason.BACKEND_REFUSED
+    token = "Misconfigured" if refusal.misconfigured else refusal.reason
+    return AbortAll(EndRequest(view.attempt_id, reason, message=f"{token}: {refusal.message}"))
+
+
+def after_absence(view: AttemptView) -> Step:
+    """A started part surely does not exist any more: the rest is taken away, and what is known decides the end."""
+    if view.state not in LIVE_ATTEMPT_STATES:
+        return Leave()
+    return AbortAll(_end(view, missing=True))
+
+
+# -- stopping ---------------------------------------------------------------------------------------------------------
+
+
+def _stopping(view: AttemptView) -> Step:
+    cause = StopCause(view.stop_cause) if view.stop_cause else None
+    if not gang.begun(view):
+        return AbortAll(_end(view, missing=True))
+    if not view.stop_sent:
+        return _stop_for(view, cause, view.stop_grace_s)
+    over_ms = (view.stopping_ms or view.stop_asked_ms or view.now_ms) + 1000 * (view.stop_grace_s + view.recovery_s)
+    living = gang.living(view)
+    if view.now_ms < over_ms:
+        return _wait_until(view, over_ms)
+    if any(part.backend in view.dark for part in living):
+        return Wait(REREAD_S)  # it frees nothing until it answers
+    if all(part.stop_confirmed for part in living) or view.now_ms >= over_ms + 1000 * view.recovery_s:
+        return AbortAll(_end(view, missing=True))
+    # Told, but never confirmed: tell it again; an answer to that proves that the backend has the wish.
+    return SendStop(view.attempt_id, "kill", 0, _kind(cause))
+
+
+def _stop_for(view: AttemptView, cause: StopCause | None, grace_s: int) -> Step:
+    if not gang.begun(view):
+        reason = CAUSES[cause] if cause else Reason.GANG_ROLLED_BACK
+        return AbortAll(EndRequest(view.attempt_id, reason))
+    mode = "notice" if grace_s > 0 else "kill"
+    return SendStop(view.attempt_id, mode, grace_s, _kind(cause), cause or "")
+
+
+def _kind(cause: StopCause | None) -> str:
+    return _KINDS.get(cause, "stop") if cause else "stop"
+
+
+def _cancel_grace_s(view: AttemptView) -> int:
+    """A job that cannot save has no use for more than its SIGTERM; one that can gets one save."""
+    return min(view.grace_s, view.save_timeout_s) if view.checkpoints else view.term_s
+
+
+# -- what the outside did ---------------------------------------------------------------------------------------------
+
+
+def _trouble(view: AttemptView) -> Step | None:
+    notice = _notice(view)
+    if notice is not None:
+        return _stop_for(view, StopCause.REVOCATION, _grace_until(view, notice.notice_deadline_ms))
+    if gang.first_failure(view) is not None:
+        # The others only wait for it in a collective. No cause of ours: the failed part says why the attempt ended.
+        return SendStop(view.attempt_id, "notice" if view.term_s else "kill", view.term_s, "stop")
+    for part in gang.begun_parts(view):
+        if part.phase == gang.ABSENT and part.as_of_ms >= _launched_ms(view) + ABSENT_AFTER_MS:
+            return Confirm(view.attempt_id, part.backend)
+        if part.phase == gang.PENDING and part.restarts > 0 and view.started_ms is not None:
+            return AbortAll(EndRequest(view.attempt_id, Reason.BACKEND_REQUEUED))
+    return None
+
+
+def _notice(view: AttemptView) -> GroupSeen | None:
+    told = [part for part in gang.living(view) if part.notice_kind in _TELLS_TO_GO]
+    return min(told, key=lambda part: (part.notice_deadline_ms or 0, part.backend), default=None)
+
+
+def _grace_until(view: AttemptView, deadline_ms: int | None) -> int:
+    if deadline_ms is None:
+        return view.grace_s
+    return max(0, min(view.grace_s, (deadline_ms - view.now_ms) // 1000))
+
+
+def _launched_ms(view: AttemptView) -> int:
+    return max(view.start_asked_ms or 0, view.pending_ms or view.created_ms)
+
+
+# -- launching --------------------------------------------------------------------------------------------------------
+
+
+def _launching(view: AttemptView) -> Step:
+    missing = [backend for backend in view.backends if backend not in view.prepared]
+    contingent = view.lease_state == "contingent"
+    if missing and (contingent or len(view.backends) > 1):
+        return Prepare(view.attempt_id, missing)
+    if contingent or not view.backends:
+        return Wait(REREAD_S)  # until the victims are settled; its lease becomes held in that transaction
+    if len(view.backends) == 1:
+        backend = view.backends[0]
+        return _pending(view) if backend in view.started else Launch(view.attempt_id, backend)
+    for backend in view.backends:
+        if backend not in view.started:
+            return Start(view.attempt_id, backend)
+        if not gang.has_run(view, backend):
+            return _pending(view)
+    return _pending(view)
+
+
+def _pending(view: AttemptView) -> Step:
+    """Started as far as may be; now the backend has to say RUNNING."""
+    running_ms = gang.first_running_ms(view)
+    if gang.all_running(view):
+        return Mark(view.attempt_id, AttemptState.RUNNING, gang.last_started_ms(view))
+    if running_ms is not None:
+        over_ms = running_ms + 1000 * view.gang_timeout_s
+        if view.now_ms >= over_ms:
+            return _stop_for(view, StopCause.GANG_TIMEOUT, view.term_s)
+        return _wait_until(view, over_ms)
+    if view.backend_wait_timeout_s <= 0:
+        return Wait(REREAD_S)
+    over_ms = _launched_ms(view) + 1000 * view.backend_wait_timeout_s
+    if view.now_ms < over_ms:
+        return _wait_until(view, over_ms)
+    waiting = gang.waiting(view)
+    if any(backend in view.dark for backend in waiting):
+        return Wait(REREAD_S)
+    rest = sorted({pool for backend in waiting for pool in view.pools.get(backend, ())})
+    end = EndRequest(view.attempt_id, Reason.BACKEND_WAIT_TIMEOUT)
+    return AbortAll(end, rest, WITHDRAWN_REST_S, Reason.BACKEND_WAIT_TIMEOUT)
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+def _running(view: AttemptView) -> Step:
+    if view.state in {AttemptState.RESERVED, AttemptState.PENDING}:
+        return _pending(view)
+    started_ms = view.started_ms or gang.last_started_ms(view) or view.now_ms
+    limit_ms = None if view.max_duration_s is None else started_ms + 1000 * view.max_duration_s
+    if limit_ms is not None and view.now_ms >= limit_ms:
+        return _stop_for(view, StopCause.TIME_LIMIT, view.grace_s)
+    if view.stall_after_ms is not None and view.now_ms >= view.stall_after_ms and not view.dark:
+        return _stop_for(view, StopCause.STALL, view.term_s)  # what makes no progress would not save either
+    if view.want_checkpoint > view.checkpoint_done:
+        return SendCheckpoint(view.attempt_id, view.want_checkpoint)
+    return _wait_until(view, limit_ms, view.stall_after_ms)
+
+
+def _wait_until(view: AttemptView, *instants_ms: int | None) -> Wait:
+    left_s = [(instant - view.now_ms) / 1000 for instant in instants_ms if instant is not None]
+    return Wait(min([REREAD_S, *(max(0.1, left) for left in left_s)]))
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def _end(view: AttemptView, *, missing: bool = False) -> EndRequest:
+    """What was seen of the end. The ledger weighs it against the row's stop cause (policies.endings)."""
+    ended = [part for part in view.seen if part.phase == gang.ENDED]
+    told = gang.first_failure(view) or max(ended, key=lambda part: (part.ended_ms or 0, part.backend), default=None)
+    times = [part.ended_ms for part in ended if part.ended_ms is not None]
+    codes = {rank: code for part in ended for rank, code in part.codes.items()}
+    return EndRequest(
+        attempt_id=view.attempt_id,
+        reason=_reason(view, told, missing=missing),
+        ended_ms=max(times) if times and not missing else None,
+        exit_code=told.exit_code if told else None,
+        failed_rank=told.failed_rank if told else None,
+        codes=codes,
+        bad_nodes=sorted({node for part in ended for node in part.bad_nodes}),
+        final=any(part.final for part in ended),
+    )
+
+
+def _reason(view: AttemptView, told: GroupSeen | None, *, missing: bool) -> Reason:
+    if told is not None and told.cause and (not missing or gang.failed(told)):
+        return Reason(told.cause)
+    if view.stop_cause:
+        return CAUSES[StopCause(view.stop_cause)]
+    if any(part.notice_kind in _TELLS_TO_GO for part in view.seen):
+        return Reason.SPOT_REVOKED
+    if told is not None and told.exit_code is not None:
+        return Reason.NON_ZERO_EXIT if told.exit_code else Reason.COMPLETED
+    return Reason.LOST

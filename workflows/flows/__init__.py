@@ -1,0 +1,1 @@
+"""Workflows: thin loops around a pure decision."""

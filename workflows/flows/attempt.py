@@ -1,0 +1,159 @@
+"""The workflow of one attempt: read the row, decide, do one step, wait for a nudge; until the attempt is settled.
+
+It may be started late, twice, or in the middle of an attempt's life: the row says where it stands. It draws nothing
+at random and makes no ids. A failing step is tried again for ever, ever more slowly: an attempt is never abandoned.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from workflows.decide import after_absence, after_refusal, next_step
+    from workflows.messages import NUDGE, AttemptRef, AttemptView, Done, Settled
+    from workflows.steps import (
+        AbortAll,
+        Confirm,
+        Launch,
+        Leave,
+        Mark,
+        Prepare,
+        SendCheckpoint,
+        SendStop,
+        Settle,
+        Start,
+        Step,
+        Wait,
+    )
+
+# Half of what the server suggests at most: one turn of the loop writes up to ten events (TP-02: below 10,240).
+MAX_EVENTS: Final = 4_000
+_SLOWEST_S: Final = 60
+_LOCAL: Final[dict[str, Any]] = {
+    "start_to_close_timeout": timedelta(seconds=10),
+    "schedule_to_close_timeout": timedelta(seconds=30),
+    "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_attempts=3),
+}
+_OUTSIDE: Final[dict[str, Any]] = {
+    "start_to_close_timeout": timedelta(seconds=180),
+    "heartbeat_timeout": timedelta(seconds=30),
+    "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=3),
+}
+_ACTIVITIES: Final[dict[type, str]] = {
+    Launch: "launch",
+    Prepare: "prepare",
+    Start: "start",
+    SendStop: "send_stop",
+    SendCheckpoint: "send_checkpoint",
+    Confirm: "confirm",
+    AbortAll: "abort_all",
+}
+
+
+@workflow.defn(name="attempt")
+class AttemptWorkflow:
+    """See the module. Returns the state in which it found or left the attempt."""
+
+    def __init__(self) -> None:
+        self._nudges = 0
+        self._start_asked_ms: int | None = None
+        self._failures = 0
+
+    @workflow.signal(name=NUDGE)
+    def nudge(self) -> None:
+        """Something may have changed: look at the row."""
+        self._nudges += 1
+
+    @workflow.run
+    async def run(self, ref: AttemptRef) -> str:
+        """Follow the attempt to its end."""
+        self._start_asked_ms = ref.start_asked_ms
+        view: AttemptView | None = None
+        before: Step | None = None
+        while True:
+            heard = self._nudges
+            try:
+                view = view or await self._load(ref.attempt_id)
+                if view is None:
+                    return "unknown"
+                step = next_step(self._with_memory(view))
+                if isinstance(step, Leave):
+                    return view.state
+                if isinstance(step, Settle):
+                    return await self._settle(step)
+                if isinstance(step, Wait):
+                    self._failures, before, view = 0, None, None
+                    await self._pause(step.wake_after_s, heard)
+                    await self._turn(ref)
+                    continue
+                # The same step again means that it changed nothing: each repetition waits longer.
+                repeated, before = step == before, step
+                done = await self._do(step, view)
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                repeated, done = True, Done(problem="the step failed")
+            if done.settled:
+                return "settled"
+            view = done.view
+            if repeated or done.retry_after_s > 0:
+                view = None
+                await self._slow_down(done.retry_after_s, heard)
+                await self._turn(ref)
+
+    async def _load(self, attempt_id: str) -> AttemptView | None:
+        loaded: AttemptView | None = await workflow.execute_local_activity(
+            "load_attempt", attempt_id, result_type=AttemptView, **_LOCAL
+        )
+        return loaded
+
+    def _with_memory(self, view: AttemptView) -> AttemptView:
+        return view if view.start_asked_ms is not None else replace(view, start_asked_ms=self._start_asked_ms)
+
+    async def _settle(self, step: Settle) -> str:
+        settled: Settled = await workflow.execute_activity("settle", step.end, result_type=Settled, **_OUTSIDE)
+        return settled.attempt_state
+
+    async def _do(self, step: Step, view: AttemptView) -> Done:
+        if isinstance(step, Mark):
+            marked: Done = await workflow.execute_local_activity("mark_attempt", step, result_type=Done, **_LOCAL)
+            return marked
+        if isinstance(step, Launch | Start):
+            self._start_asked_ms = view.now_ms
+        done: Done = await workflow.execute_activity(_ACTIVITIES[type(step)], step, result_type=Done, **_OUTSIDE)
+        after: Step | None = None
+        if done.refusal is not None and done.view is not None:
+            after = after_refusal(done.view, done.refusal)
+        elif done.absent and done.view is not None:
+            after = after_absence(done.view)
+        if after is None or isinstance(after, Leave):
+            return done
+        answered: Done = await workflow.execute_activity(_ACTIVITIES[type(after)], after, result_type=Done, **_OUTSIDE)
+        return answered
+
+    async def _slow_down(self, at_least_s: float, heard: int) -> None:
+        self._failures = min(self._failures + 1, 10)
+        await self._pause(max(at_least_s, min(_SLOWEST_S, 0.5 * 2**self._failures)), heard, deaf_s=1.0)
+
+    async def _pause(self, seconds: float, heard: int, deaf_s: float = 0.0) -> None:
+        """Until a nudge that came after `heard`, or the timer. A burst of nudges wakes a failing step once a second."""
+        if deaf_s:
+            await workflow.sleep(min(deaf_s, seconds))
+        try:
+            await workflow.wait_condition(
+                lambda: self._nudges != heard, timeout=timedelta(seconds=max(0.0, seconds - deaf_s))
+            )
+        except TimeoutError:
+            return
+
+    async def _turn(self, ref: AttemptRef) -> None:
+        """Continue as new while the history is short. The new run reads the row, so no nudge is lost by the turn."""
+        info = workflow.info()
+        if info.get_current_history_length() < MAX_EVENTS and not info.is_continue_as_new_suggested():
+            return
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(AttemptRef(ref.attempt_id, ref.turn + 1, self._start_asked_ms))
