@@ -8,28 +8,12 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from gateway.ledger.codec import to_ms
+from gateway.ledger.grants import effective_quota
 from policies.snapshot import Allowance, Flavor, Node, Pool, Quota, Resources, Tenant, Usage
 from policies.vocabulary import CapacityType, PriorityClass, Resource, Tenure
 
+_PATHS = text("SELECT id, path FROM tenants")
 _TENANTS = text("SELECT path, weight, active FROM tenants")
-_QUOTAS = text(
-    """
-    WITH granted AS (
-        SELECT tenant_id, flavor, resource, sum(delta_min) AS delta_min, sum(delta_max) AS delta_max
-        FROM grants
-        WHERE revoked_at IS NULL AND starts_at <= now() AND (ends_at IS NULL OR ends_at > now())
-            AND (recurrence IS NULL OR (
-                recurrence->'days' @> to_jsonb(CAST(extract(isodow FROM now() AT TIME ZONE 'UTC') AS int) - 1)
-                AND to_char(now() AT TIME ZONE 'UTC', 'HH24:MI') >= recurrence->>'from'
-                AND to_char(now() AT TIME ZONE 'UTC', 'HH24:MI') < recurrence->>'until'))
-        GROUP BY tenant_id, flavor, resource
-    )
-    SELECT tenants.path, flavor, resource, coalesce(q.min, 0) + coalesce(g.delta_min, 0) AS min,
-        CASE WHEN q.tenant_id IS NULL THEN NULL ELSE q.max + coalesce(g.delta_max, 0) END AS max,
-        coalesce(q.lendable, 0) AS lendable
-    FROM quotas q FULL JOIN granted g USING (tenant_id, flavor, resource) JOIN tenants ON tenants.id = tenant_id
-    """
-)
 _USAGES = text(
     """
     SELECT tenants.path, flavor, unit, posted + pending AS held FROM accounts JOIN tenants ON tenants.id = tenant_id
@@ -68,16 +52,10 @@ def tenants(session: Session) -> tuple[Tenant, ...]:
 
 def quotas(session: Session) -> tuple[Quota, ...]:
     """Effective quota at the database's now(): base + grants whose time it is."""
+    paths = {row.id: row.path for row in session.execute(_PATHS)}
     return tuple(
-        Quota(
-            tenant=row.path,
-            flavor=row.flavor,
-            resource=Resource(row.resource),
-            min=max(0, int(row.min)),
-            max=None if row.max is None else max(0, int(row.max)),
-            lendable=row.lendable,
-        )
-        for row in session.execute(_QUOTAS)
+        Quota(paths[tenant_id], flavor, Resource(resource), quota.min, quota.max, quota.lendable)
+        for (tenant_id, flavor, resource), quota in effective_quota(session, paths).items()
     )
 
 

@@ -5,15 +5,19 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import happened, outbox
+from gateway.ledger import events, outbox
 
 _SPARE = text(
     """
     UPDATE attempts AS victim SET stop_cause = NULL, stop_grace_s = NULL, stop_asked_at = NULL, stop_for = '',
         stop_credit = false, version = victim.version + 1
     FROM jobs
-    WHERE victim.stop_for = ANY(:waiters) AND victim.stopping_at IS NULL AND victim.ended_at IS NULL
-        AND victim.state IN ('RESERVED', 'PENDING', 'RUNNING') AND jobs.id = victim.job_id
+    WHERE victim.id IN (
+            -- A row in other hands is on its way out: it is left alone, and nobody waits in a ring.
+            SELECT id FROM attempts WHERE stop_for = ANY(:waiters) AND stopping_at IS NULL AND ended_at IS NULL
+                AND state IN ('RESERVED', 'PENDING', 'RUNNING')
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        ) AND jobs.id = victim.job_id
     RETURNING victim.id, victim.job_id, jobs.tenant_id
     """
 )
@@ -31,7 +35,7 @@ def spare_victims(session: Session, waiters: list[str]) -> list[str]:
         return []
     spared = session.execute(_SPARE, {"waiters": waiters}).all()
     for row in spared:
-        happened.append(session, "Spared", job_id=row.job_id, tenant_id=row.tenant_id, attempt_id=row.id)
+        events.insert(session, row.job_id, row.tenant_id, "Spared", attempt_id=row.id)
     outbox.add(session, outbox.NUDGE, [row.id for row in spared])
     return [row.id for row in spared]
 

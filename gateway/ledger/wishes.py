@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import happened, outbox, waiters
+from gateway.ledger import events, outbox, waiters
 from gateway.ledger.codec import dumps
 from policies.states import LIVE_JOB_STATES
 from policies.vocabulary import JobState, PriorityClass, Reason
@@ -219,14 +219,7 @@ def _live_attempts(session: Session, job_id: UUID) -> list[str]:
 def _event(
     session: Session, kind: str, row: Any, principal: str, *, reason: str = "", data: Mapping[str, Any] | None = None
 ) -> None:
-    happened.append(
-        session,
-        kind,
-        job_id=row.id,
-        tenant_id=row.tenant_id,
-        reason=reason,
-        data={"principal": principal, **(data or {})},
-    )
+    events.insert(session, row.id, row.tenant_id, kind, reason=reason, data={"principal": principal, **(data or {})})
 
 
 def _check_size(request: Mapping[str, Any], group: str, replicas: int) -> None:
