@@ -7,9 +7,9 @@ or failing part ends the whole gang; the reason is chosen from the part that fai
 
 from typing import Final
 
-from policies.reasons import CAUSES
+from policies.reasons import CAUSES, verdict
 from policies.states import LIVE_ATTEMPT_STATES
-from policies.vocabulary import AttemptState, Reason, StopCause
+from policies.vocabulary import AttemptState, Reason, RetryClass, StopCause
 from workflows import gang
 from workflows.messages import AttemptView, EndRequest, GroupSeen, Refusal
 from workflows.steps import (
@@ -118,15 +118,26 @@ def _trouble(view: AttemptView) -> Step | None:
     notice = _notice(view)
     if notice is not None:
         return _stop_for(view, StopCause.REVOCATION, _grace_until(view, notice.notice_deadline_ms))
-    if gang.first_failure(view) is not None:
-        # The others only wait for it in a collective. No cause of ours: the failed part says why the attempt ended.
-        return SendStop(view.attempt_id, "notice" if view.term_s else "kill", view.term_s, "stop")
+    failure = gang.first_failure(view)
+    if failure is not None:
+        return _member_failed(view, failure)
     for part in gang.begun_parts(view):
         if part.phase == gang.ABSENT and part.as_of_ms >= _launched_ms(view) + ABSENT_AFTER_MS:
             return Confirm(view.attempt_id, part.backend)
         if part.phase == gang.PENDING and part.restarts > 0 and view.started_ms is not None:
             return AbortAll(EndRequest(view.attempt_id, Reason.BACKEND_REQUEUED))
     return None
+
+
+def _member_failed(view: AttemptView, failure: GroupSeen) -> Step:
+    """The others only wait for it in a collective: one ends, all end (SP-08).
+
+    Taken by the outside: the others get their SIGTERM, and what took it stays the reason. Failed by itself: they are
+    taken away, and no cause of ours may cover the exit code.
+    """
+    if verdict(Reason(failure.cause or Reason.NON_ZERO_EXIT)).retry is RetryClass.INFRASTRUCTURE:
+        return _stop_for(view, StopCause.MEMBER_LOST, view.term_s)
+    return AbortAll(_end(view, missing=True))
 
 
 def _notice(view: AttemptView) -> GroupSeen | None:

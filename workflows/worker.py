@@ -53,6 +53,11 @@ class WorkerSettings(Protocol):
     def worker_threads(self) -> int: ...
 
 
+async def connect(address: str, namespace: str, *, api_key: str | None = None, tls: bool = False) -> Client:
+    """A client of the Temporal frontend at `host:port`; raises RuntimeError when nobody answers."""
+    return await Client.connect(address, namespace=namespace, api_key=api_key, tls=tls or api_key is not None)
+
+
 def build_worker(
     client: Client,
     store: Store,
@@ -131,7 +136,7 @@ async def start_duty(client: Client, duty: Duty, task_queue: str = TASK_QUEUE) -
         return
 
 
-async def run_worker(
+async def serve(
     client: Client,
     store: Store,
     backends: Mapping[str, Backend],

@@ -40,7 +40,9 @@ class Orders:
 
 
 def compare(owned: Iterable[Owned], live: Sequence[Live], backend: str, now: datetime, settle_s: int) -> Orders:
-    """Pure. Of two objects with one key the lower native id wins (DESIGN §5); ended objects are left to the backend."""
+    """Pure. Of two objects with one key the lower native id wins, unless the ledger drives the other one already
+    (DESIGN §5); ended objects are left to the backend.
+    """
     wanted = {attempt.attempt_id: attempt for attempt in live if backend in attempt.backends}
     old = now - timedelta(seconds=max(settle_s, ZOMBIE_AFTER_S))
     adopt: list[Owned] = []
@@ -48,13 +50,14 @@ def compare(owned: Iterable[Owned], live: Sequence[Live], backend: str, now: dat
     for key, same in groupby(sorted(owned, key=lambda one: one.handle.key), key=lambda one: one.handle.key):
         objects = sorted(same, key=lambda one: _native_order(one.handle.native))
         attempt = wanted.get(key)
-        first, *others = objects
         if attempt is None:
             end.extend(one for one in objects if _runs(one) and one.created_at < old)
             continue
-        if attempt.handles.get(backend, "") != first.handle.native or backend not in attempt.handles:
-            adopt.append(first)
-        end.extend(one for one in others if _runs(one) and one.handle.native != first.handle.native)
+        known = attempt.handles.get(backend)
+        keep = next((one for one in objects if one.handle.native == known), objects[0])
+        if known != keep.handle.native:
+            adopt.append(keep)
+        end.extend(one for one in objects if _runs(one) and one.handle.native != keep.handle.native)
     return Orders(tuple(adopt), tuple(end))
 
 
