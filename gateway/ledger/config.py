@@ -1,6 +1,7 @@
 """What the ledger wants to know of the server's settings. `gateway.settings.Settings` has all of it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 
@@ -25,6 +26,10 @@ class LedgerSettings(Protocol):
     def default_restart_s(self) -> int: ...
     @property
     def term_s(self) -> int: ...
+    @property
+    def workdir_store(self) -> str: ...
+    @property
+    def data_dir(self) -> Path: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,16 @@ class PlainSettings:
     default_grace_s: int = 300
     default_restart_s: int = 60
     term_s: int = 10
+    workdir_store: str = ""
+    data_dir: Path = Path(".tidegate")
 
 
 def base_url(settings: LedgerSettings) -> str:
     """Where jobs reach the API."""
     return settings.public_url or f"http://{settings.listen_host}:{settings.listen_port}"
+
+
+def archive_url(settings: LedgerSettings, tenant_id: int, sha256: str) -> str:
+    """Where the archive with this digest lies: by tenant, so that none can name another's (`gateway.archives`)."""
+    store = settings.workdir_store or settings.data_dir.resolve().joinpath("workdirs").as_uri()
+    return f"{store.rstrip('/')}/{tenant_id}/{sha256}"

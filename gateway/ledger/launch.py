@@ -7,7 +7,7 @@ as its attempt (settling ends them all), and a new one is minted beside it.
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -16,14 +16,12 @@ from sqlalchemy.orm import Session
 
 from backends.types import GroupLaunch, LaunchRequest, Secret, Workdir
 from gateway.ledger.codec import placed_of
-from gateway.ledger.config import LedgerSettings, base_url
+from gateway.ledger.config import LedgerSettings, archive_url, base_url
 from policies.snapshot import Placed
 from policies.vocabulary import CapacityType, JobKind, Launcher, PriorityClass, Role
 from tidegate.wire.spec import JobSpec
 
 TOKEN_BYTES: Final = 32
-WorkdirOf = Callable[[str, str], Workdir | None]
-"""(tenant path, digest) -> where a backend reads the archive."""
 
 
 class NotLiveError(LookupError):
@@ -62,9 +60,7 @@ _TOKEN = text(
 _RESUMES = text("UPDATE attempts SET resume_from = :url WHERE id = :id")
 
 
-def request(
-    session: Session, attempt_id: str, backend: str, settings: LedgerSettings, workdir_of: WorkdirOf
-) -> LaunchRequest:
+def request(session: Session, attempt_id: str, backend: str, settings: LedgerSettings) -> LaunchRequest:
     """The request of this backend's part. NotLiveError: the attempt has ended, or never was."""
     row = session.execute(_ROW, {"id": attempt_id}).mappings().one_or_none()
     if row is None:
@@ -92,7 +88,7 @@ def request(
         env=dict(spec.env),
         token=_mint(session, row),
         gateway_url=base_url(settings),
-        workdir=workdir_of(row["path"], spec.workdir) if spec.workdir else None,
+        workdir=_workdir(settings, row["tenant_id"], spec),
         checkpoint_url=f"{checkpoint.url.rstrip('/')}/{_folder(row)}" if checkpoint is not None else "",
         resume_from=resume_from,
         checkpoint_signal=checkpoint.signal.value if checkpoint is not None else "USR1",
@@ -101,6 +97,13 @@ def request(
         max_duration_s=spec.max_duration,
         num_nodes=sum(part.replicas for part in placed),
     )
+
+
+def _workdir(settings: LedgerSettings, tenant_id: int, spec: JobSpec) -> Workdir | None:
+    if spec.workdir is None:
+        return None
+    sha256 = spec.workdir.removeprefix("sha256:")
+    return Workdir(archive_url(settings, tenant_id, sha256), sha256)
 
 
 def _folder(row: Mapping[Any, Any]) -> str:
