@@ -49,7 +49,7 @@ class Desk:
 
     def _new_events(self, job: str) -> Iterator[Event]:
         last = self.seen.get(job, 0)
-        return (event for event in self.operator.events(job, after=last) if event.id > last)
+        return (event for event in self.operator.past_events(job) if event.id > last)
 
     def until(self, true: Callable[[], bool], what: str, timeout_s: float = 45) -> None:
         """Poll, printing events, until `true`; DemoFailedError after the timeout."""
@@ -85,7 +85,7 @@ class Desk:
 
     def log(self, job: str, rank: int = 0) -> str:
         """What one member of the newest attempt has printed so far."""
-        return self.operator.log_text(job, rank=rank)
+        return "".join(piece.text for piece in self.operator.logs(job, rank=rank))
 
 
 def told(event: Event) -> str:

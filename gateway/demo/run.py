@@ -16,7 +16,7 @@ from gateway.embedded.processes import ProcessFailedError
 from gateway.embedded.stack import Stack, running
 from gateway.ledger.engine import make_engine
 from tidegate.client import Client
-from tidegate.wire.operator import TokenRequest
+from tidegate.wire.operator import OPERATOR_DOC, TokenRequest
 
 ROOT = Path(__file__).parents[2]
 BACKEND = "here"
@@ -87,11 +87,11 @@ def apply(operator: Client, data_dir: Path) -> None:
     documents = list(yaml.safe_load_all((ROOT / "examples" / "demo" / "operators.yaml").read_text()))
     prefix = story.checkpoint_prefix(data_dir).as_uri()
     documents.append({"kind": "storage", "tenant": "acme", "name": "checkpoints", "prefix": prefix})
-    operator.apply(documents)
+    operator.apply([OPERATOR_DOC.validate_python(document) for document in documents])
 
 
 def _team(operator: Client, stack: Stack, tenant: str) -> Client:
-    made = operator.create_token(
+    made = operator.make_token(
         TokenRequest.model_validate({"tenant": tenant, "principal": f"{tenant}/ada", "role": "submitter"})
     )
     assert made.secret is not None

@@ -10,6 +10,7 @@ import yaml
 from gateway.embedded.processes import ProcessFailedError
 from gateway.embedded.stack import Stack, running
 from tidegate.client import Client
+from tidegate.wire.operator import OPERATOR_DOC
 
 LOOK_EVERY_S = 0.5
 
@@ -23,7 +24,8 @@ def run_in_foreground(data_dir: Path, port: int, apply: Path | None) -> int:
         with running(data_dir, port=port) as stack:
             if apply:
                 with Client(stack.url, token=stack.token) as operator:
-                    operator.apply(list(yaml.safe_load_all(apply.read_text())))
+                    documents = yaml.safe_load_all(apply.read_text())
+                    operator.apply([OPERATOR_DOC.validate_python(document) for document in documents])
             sys.stdout.write(greeting(stack))
             sys.stdout.flush()
             while not leave.wait(LOOK_EVERY_S):
