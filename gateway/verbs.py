@@ -30,11 +30,12 @@ def up(
 
 def demo(
     data_dir: Annotated[Path | None, typer.Option(help="Keep everything here; a temporary folder otherwise.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the timeline of attempts as SVG.")] = None,
 ) -> None:
     """The whole story on this machine: revocation, two preemptions, credits, ledger. Exit 0 only if all of it held."""
     from gateway.demo.run import run_demo  # noqa: PLC0415
 
-    raise typer.Exit(run_demo(data_dir))
+    raise typer.Exit(run_demo(data_dir, picture))
 
 
 def serve() -> None:

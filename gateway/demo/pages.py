@@ -1,6 +1,8 @@
 """The last page: the timeline of attempts as bars, the credits, and the ledger's sums."""
 
+import io
 from datetime import datetime
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +35,15 @@ def timeline(desk: Desk, jobs: list[str]) -> Table:
         where = ", ".join(sorted({group.pool for group in attempt.placed}))
         table.add_row(name, str(attempt.number), where, f"[{colour}]{attempt.state}[/] {attempt.reason}", bar)
     return table
+
+
+def show(console: Console, page: Table, picture: Path | None) -> None:
+    """Print the page, and draw it as SVG where a picture is wanted."""
+    console.print(page)
+    if picture:
+        drawing = Console(record=True, width=130, file=io.StringIO())
+        drawing.print(page)
+        drawing.save_svg(str(picture), title="tidegate demo")
 
 
 def ledger(console: Console, engine: Engine) -> bool:

@@ -16,7 +16,7 @@ PREEMPT_AT_STEP = 45
 _LOSS = re.compile(r"final_loss=(\S+)")
 _STEP = re.compile(r"step=(\d+)")
 
-Interrupt = Callable[[str, int], None]
+Interrupt = Callable[[str, int], str]
 """(attempt id, rank): the provider takes that member's instance back, with the pool's notice."""
 
 
@@ -30,15 +30,6 @@ class Cast:
     interrupt: Interrupt
     train: Callable[..., JobSpec]
     quick: Callable[..., JobSpec]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the last page prints."""
-
-    jobs: tuple[str, ...]
-    losses: tuple[tuple[str, str], ...]
-    credits: tuple[CreditView, ...]
 
 
 def expect(true: bool, what: str) -> None:  # noqa: FBT001  (reads as a sentence)
