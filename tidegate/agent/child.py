@@ -123,13 +123,18 @@ def _become_and_run(phase: Phase, spec: Spec, folder: Folder, env: Dict[str, str
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    copy = _copy_archive(spec, folder) if phase.argv is None else None
+    if phase.argv is None:
+        # Imported while we may read the interpreter's folders, which the job's user perhaps may not.
+        from tidegate.archive.unpack import unpack  # noqa: PLC0415 - most members have no archive
+
+        copy = _copy_archive(spec, folder)
+        _switch_user(spec)
+        processes.die_with_parent(keeper)
+        unpack(copy, folder.work)
+        copy.unlink()
+        return
     _switch_user(spec)
     processes.die_with_parent(keeper)
-    if copy is not None:
-        _unpack(copy, folder.work)
-        return
-    assert phase.argv is not None
     os.chdir(spec.cwd or str(folder.work))
     try:
         os.execvpe(phase.argv[0], phase.argv, env)  # noqa: S606 - a list, no shell
@@ -165,13 +170,6 @@ def _switch_user(spec: Spec) -> None:
     os.setgroups([])
     os.setgid(owner[1])
     os.setuid(owner[0])
-
-
-def _unpack(archive: Path, into: Path) -> None:
-    from tidegate.archive.unpack import unpack  # noqa: PLC0415 - most members have no archive
-
-    unpack(archive, into)
-    archive.unlink()
 
 
 def clear(folder: Folder) -> None:
