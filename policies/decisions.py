@@ -38,6 +38,7 @@ class Admit:
     why: Why
     contingent_on: tuple[str, ...] = ()
     loans: tuple[Loan, ...] = ()
+    chunk: tuple[int, int] | None = None  # as the queued job's: which chunk of an array
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Reject:
     version: int
     reason: Reason
     why: Why
+    chunk: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class Wait:
     why: Why
     blocker: str = ""
     starts_ms: int | None = None
+    chunk: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

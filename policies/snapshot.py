@@ -200,6 +200,7 @@ class QueuedJob:
     order_value: int = 0
     chunk: tuple[int, int] | None = None  # [first, last] index of an array chunk
     preempted_in_cycle: bool = False
+    queued_ms: int | None = None  # when the present wait began, if not at the submission
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,220 @@
+"""One job at its turn: admit it, let it wait with the reason nearest to a start, or make way for it.
+
+Quota is asked before room, per flavor; of several pools the one that comes nearest gives the reason, and in one pool
+the worst thing that stands in the way does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from policies.cycle import RANKS, State
+from policies.decisions import Act, Admit, Wait, Why
+from policies.gang.fit import Gang, fit_across, fit_in_one, public
+from policies.gates import not_yet, too_late, wait
+from policies.order.default import queued_since
+from policies.placement.filters import Candidate, request_key
+from policies.placement.rooms import amounts
+from policies.placement.shadow import Slot, slot_for
+from policies.preemption.search import make_way
+from policies.quota.tree import Answer, need_of
+from policies.snapshot import QueuedJob
+from policies.vocabulary import CapacityType, Pending, PriorityClass, Resource
+
+_SEVERITY: Mapping[Pending, int] = {token: at for at, token in enumerate(Pending)}
+_BLOCKED_BY_ROOM = frozenset({Pending.WAITING_FOR_CAPACITY, Pending.TOPOLOGY_UNAVAILABLE, Pending.BEHIND_RESERVATION})
+
+
+def consider(job: QueuedJob, state: State) -> None:
+    """Decide about one job and write the decision into the state."""
+    key = request_key(job)
+    choices = [choice for choice in state.candidates(job, key) if state.ever(job, key, choice)]
+    if not choices and not _ever_across(job, key, state):
+        _leave(job, wait(job, Pending.NO_MATCHING_FLAVOR, _asked(job)), state)
+        return
+    if (early := not_yet(job, state.now_ms)) is not None:
+        _leave(job, early, state)
+        return
+    refusals: list[Wait] = []
+    gang = _fit(job, key, choices, state, refusals)
+    if gang is not None:
+        _admit(job, gang, state)
+        return
+    if (act := make_way(job, choices, state)) is not None:
+        state.acts.append(act)
+        return
+    nearest = max(refusals, key=lambda refusal: _SEVERITY[refusal.pending]) if refusals else None
+    if nearest is None:
+        nearest = wait(job, Pending.WAITING_FOR_CAPACITY, _asked(job))
+    _leave(job, _with_slot(job, choices, nearest, state), state)
+
+
+def _leave(job: QueuedJob, found: Wait, state: State) -> None:
+    rejected = None if found.pending is Pending.ON_HOLD else too_late(job, state.now_ms)
+    if rejected is not None:
+        state.rejects.append(rejected)
+    else:
+        state.waits.append(found)
+
+
+def _fit(job: QueuedJob, key: object, choices: Sequence[Candidate], state: State, refusals: list[Wait]) -> Gang | None:
+    """Places within quota in the first pool that has them; what stood in the way of each is written to `refusals`."""
+    for choice in choices:
+        if (shut := _shut(job, choice, state)) is not None:
+            refusals.append(shut)
+            continue
+        sized = _within_quota(job, choice, state, refusals)
+        if sized is None:
+            continue
+        gang = _in_pool(sized, key if sized is job else (key, "min"), choice, state, refusals)
+        if gang is not None:
+            return gang
+    if len(job.groups) > 1:
+        return _across(job, key, state)
+    return None
+
+
+def _shut(job: QueuedJob, choice: Candidate, state: State) -> Wait | None:
+    pool = choice.pool
+    if pool.name in state.closed:
+        return wait(job, Pending.BEHIND_RESERVATION, {"pool": pool.name}, blocker=state.closed[pool.name])
+    if pool.name in state.usable:
+        return None
+    numbers: dict[str, int | str] = {"pool": pool.name, "backend": pool.backend}
+    if pool.dark:
+        return wait(job, Pending.BACKEND_UNREACHABLE, numbers, blocker=pool.backend)
+    if pool.draining:
+        return wait(job, Pending.WAITING_FOR_CAPACITY, {**numbers, "draining": 1}, blocker=pool.backend)
+    spot = choice.flavor.capacity_type is CapacityType.SPOT
+    token = Pending.NO_SPOT_CAPACITY if spot else Pending.WAITING_FOR_CAPACITY
+    numbers["rested_until_ms"] = pool.rested_until_ms
+    return wait(job, token, numbers, blocker=pool.name, starts_ms=pool.rested_until_ms)
+
+
+def _within_quota(job: QueuedJob, choice: Candidate, state: State, refusals: list[Wait]) -> QueuedJob | None:
+    """The job, or an elastic one at its least size, if quota allows it in this flavor."""
+    flavor = choice.flavor.name
+    if not state.quotas.by_flavor.get(flavor):
+        return job
+    answer, where, resource = state.quotas.ask(job.tenant, state.need(job, flavor))
+    if answer.ok:
+        return job
+    if any(group.min_replicas < group.replicas for group in job.groups):
+        least = replace(job, groups=tuple(replace(g, replicas=max(1, g.min_replicas)) for g in job.groups))
+        if state.quotas.ask(job.tenant, state.need(least, flavor))[0].ok:
+            return least
+    refusals.append(_refused(job, answer, where, resource, state))
+    return None
+
+
+def _refused(job: QueuedJob, answer: Answer, flavor: str, resource: Resource, state: State) -> Wait:
+    asked = state.need(job, flavor)[flavor].get(resource, 0)
+    numbers: dict[str, int | str] = {"flavor": flavor, "resource": resource.value, "asked": asked}
+    if (level := answer.limit) is not None:
+        numbers |= {"limit": level.max or 0, "used": level.use, "tenant": level.path}
+        return wait(job, Pending.TENANT_LIMIT, numbers, blocker=level.path)
+    return wait(job, Pending.WAITING_FOR_QUOTA, {**numbers, "short": answer.short, "borrowed": answer.borrowed})
+
+
+def _in_pool(job: QueuedJob, key: object, choice: Candidate, state: State, refusals: list[Wait]) -> Gang | None:
+    pool = choice.pool.name
+    slot = _slot_in_the_way(job, pool, state)
+    room = slot.extra if slot is not None else state.rooms.by_pool[pool]
+    memory = (key, pool, slot is not None)
+    gang = None
+    if memory not in state.blocked:
+        gang = fit_in_one(job, {pool: room}, choice)
+        if gang is None:
+            state.blocked.add(memory)
+    if gang is None:
+        refusals.append(_no_room(job, key, choice, slot, state))
+    return gang
+
+
+def _slot_in_the_way(job: QueuedJob, pool: str, state: State) -> Slot | None:
+    slot = state.slots.get(pool)
+    if slot is None or slot.job == job.id:
+        return None
+    klass = state.class_of(job)
+    if klass is PriorityClass.P0 and slot.rank > RANKS[klass]:
+        return None
+    ends = state.ends(job)
+    return None if ends is not None and ends <= slot.start_ms else slot
+
+
+def _no_room(job: QueuedJob, key: object, choice: Candidate, slot: Slot | None, state: State) -> Wait:
+    pool = choice.pool.name
+    numbers = _asked(job)
+    free = state.rooms.by_pool[pool].total()
+    numbers |= {"pool": pool, "free_milli_gpu": free[0]}
+    if slot is not None:
+        plain = (key, pool, False)
+        if plain not in state.blocked:
+            if fit_in_one(job, state.rooms.by_pool, choice) is not None:
+                numbers |= {"slot_starts_ms": slot.start_ms}
+                return wait(job, Pending.BEHIND_RESERVATION, numbers, blocker=slot.job)
+            state.blocked.add(plain)
+    enough = all(
+        sum(amounts(group.per_member.times(group.replicas))[at] for group in job.groups) <= free[at] for at in range(4)
+    )
+    token = Pending.TOPOLOGY_UNAVAILABLE if enough else Pending.WAITING_FOR_CAPACITY
+    return wait(job, token, numbers)
+
+
+def _across(job: QueuedJob, key: object, state: State) -> Gang | None:
+    """Groups in different pools. Pools with a slot of somebody else's are left out: their promise is not weakened."""
+    open_pools = [
+        choice
+        for choice in state.candidates(job, key)
+        if _shut(job, choice, state) is None and _slot_in_the_way(job, choice.pool.name, state) is None
+    ]
+    gang = fit_across(job, state.rooms.by_pool, open_pools)
+    if gang is None or not state.quotas.ask(job.tenant, need_of(gang))[0].ok:
+        return None
+    return gang
+
+
+def _admit(job: QueuedJob, gang: Gang, state: State) -> None:
+    numbers = _asked(job)
+    numbers |= {"pool": gang[0].pool, "class": state.class_of(job).value}
+    answer, _, _ = state.quotas.ask(job.tenant, need_of(gang))
+    if answer.borrowed:
+        numbers["borrowed"] = answer.borrowed
+    loans = state.count(job, gang)
+    state.occupy(job, gang)
+    placed, why = public(gang, state.rooms.by_pool), Why("Fits", numbers)
+    state.acts.append(Act(admits=(Admit(job.id, job.version, placed, why, loans=loans, chunk=job.chunk),)))
+
+
+def _with_slot(job: QueuedJob, choices: Sequence[Candidate], nearest: Wait, state: State) -> Wait:
+    """The head, and a job past `max_wait`, are promised a start that those behind them respect."""
+    if nearest.pending not in _BLOCKED_BY_ROOM:
+        return nearest
+    if state.settings.backfill == "none":
+        for choice in choices:
+            if choice.pool.name in state.usable:
+                state.closed.setdefault(choice.pool.name, job.id)
+        return nearest
+    overdue = state.now_ms - queued_since(job) > state.settings.max_wait_ms
+    if state.slots and not overdue:
+        return nearest
+    open_pools = [c for c in choices if c.pool.name in state.usable and c.pool.name not in state.slots]
+    within = [c for c in open_pools if state.quotas.ask(job.tenant, state.need(job, c.flavor.name))[0].ok]
+    slot = slot_for(job, RANKS[state.class_of(job)], state.rooms.by_pool, within, state.releases())
+    if slot is None:
+        return nearest
+    state.slots[slot.pool] = slot
+    numbers = {**nearest.why.numbers, "slot_pool": slot.pool, "slot_starts_ms": slot.start_ms}
+    return wait(job, nearest.pending, numbers, blocker=nearest.blocker, starts_ms=slot.start_ms)
+
+
+def _ever_across(job: QueuedJob, key: object, state: State) -> bool:
+    if len(job.groups) == 1:
+        return False
+    pools = state.candidates(job, key)
+    return fit_across(job, {c.pool.name: state.empty(c.pool) for c in pools}, pools) is not None
+
+
+def _asked(job: QueuedJob) -> dict[str, int | str]:
+    accelerators = sum(group.per_member.accelerators * group.replicas for group in job.groups)
+    members = sum(group.replicas for group in job.groups)
+    return {"asked_milli_gpu": accelerators, "members": members}

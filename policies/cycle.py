@@ -1,0 +1,206 @@
+"""What one cycle knows and has decided so far: the mutable side of `plan()`, private to it.
+
+Everything here only ever shrinks during a cycle (room, quota, borrowable), which is what makes it sound to remember
+that a request did not fit.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from policies.decisions import Act, Loan, Reject, Wait
+from policies.gang.fit import Gang, fit_in_one, spread_of, take
+from policies.order.qad import ranks
+from policies.order.standing import Standing
+from policies.placement.filters import Candidate, candidates, request_key
+from policies.placement.rooms import Part, Room, Rooms
+from policies.placement.shadow import Release, Slot
+from policies.preemption.candidates import overrides_at
+from policies.quota.loans import Lent, debts
+from policies.quota.tree import Quotas, need_of
+from policies.settings import PolicySettings
+from policies.snapshot import LiveAttempt, Pool, QueuedJob, Snapshot
+from policies.vocabulary import PriorityClass, Resource
+
+_LOWER = {PriorityClass.P0: PriorityClass.P1, PriorityClass.P1: PriorityClass.P2}
+RANKS: Mapping[PriorityClass, int] = {PriorityClass.P0: 0, PriorityClass.P1: 1, PriorityClass.P2: 2}
+
+Need = Mapping[str, Mapping[Resource, int]]
+
+
+class State:
+    """One cycle. `blocked` remembers (request, pool, restricted) that did not fit; `slots` is one per pool."""
+
+    def __init__(self, snapshot: Snapshot, settings: PolicySettings, now_ms: int) -> None:
+        self.snapshot, self.settings, self.now_ms = snapshot, settings, now_ms
+        self.flavors = {flavor.name: flavor for flavor in snapshot.flavors}
+        self.pools = tuple(sorted(snapshot.pools, key=lambda pool: pool.name))
+        self.inactive = frozenset(tenant.path for tenant in snapshot.tenants if not tenant.active)
+        self.live = tuple(sorted(snapshot.live, key=lambda attempt: attempt.id))
+        self.rooms = Rooms(self.pools, self.live)
+        self.usable = frozenset(pool.name for pool in self.pools if gives(pool, now_ms))
+        self.quotas = Quotas(snapshot)
+        self.lent = Lent(snapshot.borrowings, now_ms)
+        self.debts = debts(snapshot.borrowings, now_ms, settings.debt_half_life_ms)
+        self.words = overrides_at(snapshot.overrides, now_ms)
+        self.klass = _classes(snapshot)
+        # Attempts whose capacity already belongs to a waiter: nobody's victim, and nobody else's room.
+        self.promised: dict[str, str] = {v: a.id for a in self.live for v in a.contingent_on}
+        self.victims = 0
+        self.searches = 0
+        self.reclaimed = 0
+        self.blocked: set[tuple[object, str, bool]] = set()
+        self.slots: dict[str, Slot] = {}
+        self.closed: dict[str, str] = {}  # without backfill: pools that wait for their head, and its job
+        self.acts: list[Act] = []
+        self.rejects: list[Reject] = []
+        self.waits: list[Wait] = []
+        self._candidates: dict[object, tuple[Candidate, ...]] = {}
+        self._needs: dict[object, Need] = {}
+        self._ever: dict[tuple[object, str], bool] = {}
+        self._empty: dict[str, Room] = {}
+        self._admitted: list[tuple[int | None, list[Part]]] = []
+
+    def class_of(self, job: QueuedJob) -> PriorityClass:
+        """The class in force: one lower where the allowance is used up."""
+        return self.klass.get(job.id, job.klass) if self.klass else job.klass
+
+    def candidates(self, job: QueuedJob, key: object) -> tuple[Candidate, ...]:
+        """Pools that match, whatever is free there."""
+        found = self._candidates.get(key)
+        if found is None:
+            found = self._candidates[key] = candidates(job, self.pools, self.flavors)
+        return found
+
+    def need(self, job: QueuedJob, flavor: str) -> Need:
+        """What the whole job counts against if all of it goes to one flavor."""
+        key = (job.groups, flavor)
+        found = self._needs.get(key)
+        if found is None:
+            wanted: dict[Resource, int] = {Resource.JOBS: 1}
+            for group in job.groups:
+                total = group.per_member.times(group.replicas)
+                wanted[Resource.ACCELERATORS] = wanted.get(Resource.ACCELERATORS, 0) + total.accelerators
+                wanted[Resource.CPUS] = wanted.get(Resource.CPUS, 0) + total.cpus
+                wanted[Resource.MEMORY] = wanted.get(Resource.MEMORY, 0) + total.memory
+            found = self._needs[key] = {flavor: wanted}
+        return found
+
+    def ends(self, job: QueuedJob) -> int | None:
+        """When the job is over at the latest if it starts now; None: nobody knows."""
+        return None if job.max_duration_ms is None else self.now_ms + job.max_duration_ms
+
+    def count(self, job: QueuedJob, gang: Gang) -> tuple[Loan, ...]:
+        """Count an admission's quota; who lends is settled before it shows in the trees."""
+        need = need_of(gang)
+        loans: list[Loan] = []
+        for flavor, wanted in sorted(need.items()):
+            tree = self.quotas.accelerators(flavor)
+            amount = wanted[Resource.ACCELERATORS]
+            if tree is not None and amount:
+                answer = tree.ask(job.tenant, amount)
+                loans += self.lent.split(tree, job.tenant, flavor, answer.borrowed)
+        for loan in loans:
+            self.lent.add(loan)
+        self.quotas.add(job.tenant, need)
+        return tuple(loans)
+
+    def occupy(self, job: QueuedJob, gang: Gang) -> None:
+        """Take the places of an admission, and follow them in the shadow slots."""
+        take(self.rooms.by_pool, gang)
+        ends = self.ends(job)
+        for placed in gang:
+            slot = self.slots.get(placed.pool)
+            if slot is not None:
+                room = self.rooms.by_pool[placed.pool]
+                slot.take(spread_of(placed), room, ends_in_time=ends is not None and ends <= slot.start_ms)
+        parts = [(p.pool, node, amount) for p in gang for node, amount in spread_of(p)]
+        self._admitted.append((ends, parts))
+
+    def releases(self) -> Mapping[str, Sequence[Release]]:
+        """When what is taken now comes back, by pool. What is promised comes back with its waiter's end."""
+        found: dict[str, list[Release]] = {}
+        ends = {attempt.id: self._end_of(attempt) for attempt in self.live}
+        for attempt in self.live:
+            waiter = self.promised.get(attempt.id)
+            at = ends.get(waiter) if waiter is not None else ends[attempt.id]
+            _release(found, at, self.rooms.parts.get(attempt.id, ()))
+        for at, parts in self._admitted:
+            _release(found, at, parts)
+        return found
+
+    def _end_of(self, attempt: LiveAttempt) -> int | None:
+        if attempt.stopping is not None:
+            grace = self.now_ms + self.settings.reclaim_grace_ms
+            return grace if attempt.ends_by_ms is None else max(self.now_ms + 1, min(grace, attempt.ends_by_ms))
+        return None if attempt.ends_by_ms is None else max(self.now_ms + 1, attempt.ends_by_ms)
+
+    def ever(self, job: QueuedJob, key: object, choice: Candidate) -> bool:
+        """Whether the job would fit in the pool with nothing in it. A pool that has reported no node yet may."""
+        pool = choice.pool
+        memory = (key, pool.name)
+        found = self._ever.get(memory)
+        if found is None:
+            found = not pool.nodes or fit_in_one(job, {pool.name: self.empty(pool)}, choice) is not None
+            self._ever[memory] = found
+        return found
+
+    def empty(self, pool: Pool) -> Room:
+        """The pool with nothing in it and every node back: what could ever fit."""
+        found = self._empty.get(pool.name)
+        if found is None:
+            found = self._empty[pool.name] = Room.empty(pool)
+        return found
+
+
+def gives(pool: Pool, now_ms: int) -> bool:
+    """Whether the pool takes new work: dark, draining and rested ones do not."""
+    return not pool.dark and not pool.draining and pool.rested_until_ms <= now_ms
+
+
+def standing(state: State, jobs: Sequence[QueuedJob]) -> Standing:
+    """What the order policy may look at."""
+    wanted: dict[str, dict[str, int]] = {}
+    for job in jobs:
+        choices = state.candidates(job, request_key(job))
+        if not choices:
+            continue
+        by_flavor = wanted.setdefault(job.tenant, {})
+        for flavor in {choice.flavor.name for choice in choices}:
+            need = state.need(job, flavor)[flavor][Resource.ACCELERATORS]
+            by_flavor[flavor] = by_flavor.get(flavor, 0) + need
+    running: dict[tuple[str, PriorityClass, str], int] = {}
+    for attempt in state.live:
+        whose = (attempt.tenant, attempt.klass, attempt.user)
+        running[whose] = running.get(whose, 0) + 1
+    tenants = sorted({job.tenant for job in jobs})
+    return Standing(state.settings, state.now_ms, ranks(state.quotas, wanted, tenants), running, state.klass)
+
+
+def _classes(snapshot: Snapshot) -> dict[str, PriorityClass]:
+    """Jobs that run one class lower because the allowance of their tenant's path is used up."""
+    spent = {(row.tenant, row.klass) for row in snapshot.allowances if row.left_gpu_ms <= 0}
+    if not spent:
+        return {}
+    found: dict[str, PriorityClass] = {}
+    for job in snapshot.queued:
+        klass = job.klass
+        while klass in _LOWER and any((path, klass) in spent for path in _lineage(job.tenant)):
+            klass = _LOWER[klass]
+        if klass is not job.klass:
+            found[job.id] = klass
+    return found
+
+
+def _lineage(path: str) -> Iterable[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
+def _release(found: dict[str, list[Release]], at: int | None, parts: Iterable[Part]) -> None:
+    if at is None:
+        return
+    by_pool: dict[str, list[Part]] = {}
+    for part in parts:
+        by_pool.setdefault(part[0], []).append(part)
+    for pool, own in by_pool.items():
+        found.setdefault(pool, []).append(Release(at, tuple(own)))

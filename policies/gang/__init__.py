@@ -1,0 +1,1 @@
+"""All groups of a job start, or none."""

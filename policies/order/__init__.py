@@ -1,0 +1,1 @@
+"""Who is considered first. An order never says who may start."""

@@ -1,0 +1,56 @@
+"""The default order: class with ageing, the tenant's QAD, the user's turn, the kind's own value, age, id."""
+
+from collections.abc import Sequence
+
+from policies.order.standing import Key, Ranked, Standing
+from policies.settings import HOUR_MS, PolicySettings
+from policies.snapshot import QueuedJob
+from policies.vocabulary import PriorityClass
+
+ELEMENTS = ("priority", "qad", "turn", "kind", "submitted", "id")
+"""The elements of the key by name: a job's rank factor is the first that differs from its rival's."""
+
+
+def order(jobs: Sequence[QueuedJob], standing: Standing) -> list[Ranked]:
+    """POLICIES §1's key, ascending. The turn is the user's n-th job in its tenant and class, running ones counted."""
+    turns = dict(standing.running)
+    ranked: list[Ranked] = []
+    for job in sorted(jobs, key=_own):
+        klass = standing.class_of(job)
+        whose = (job.tenant, klass, job.user)
+        turn = turns.get(whose, 0)
+        turns[whose] = turn + 1
+        priority = -(klass.base + ageing(job, klass, standing.settings, standing.now_ms))
+        ranked.append(((priority, standing.qad_rank.get(job.tenant, 0), turn, *_own(job)), job))
+    ranked.sort(key=_key)
+    return ranked
+
+
+def ageing(job: QueuedJob, klass: PriorityClass, settings: PolicySettings, now_ms: int) -> int:
+    """+10 an hour in steps of 100, at most 900, so that a class never overtakes the next. P0 is first already."""
+    if klass is PriorityClass.P0:
+        return 0
+    waited_ms = max(0, now_ms - queued_since(job))
+    points = min(settings.ageing_cap, waited_ms * settings.ageing_per_hour // HOUR_MS)
+    return points - points % settings.ageing_step
+
+
+def queued_since(job: QueuedJob) -> int:
+    """When the job's present wait began."""
+    return job.submitted_ms if job.queued_ms is None else job.queued_ms
+
+
+def rank_factor(mine: Key, rivals: Key) -> str:
+    """The name of the first element in which two keys differ, "" if none does."""
+    for name, a, b in zip(ELEMENTS, mine, rivals, strict=False):
+        if a != b:
+            return name
+    return ""
+
+
+def _own(job: QueuedJob) -> tuple[int, int, str, int]:
+    return (job.order_value, job.submitted_ms, job.id, job.chunk[0] if job.chunk else 0)
+
+
+def _key(ranked: Ranked) -> Key:
+    return ranked[0]

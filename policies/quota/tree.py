@@ -1,0 +1,222 @@
+"""One tree per flavor and resource: who may take how much, and whether it is theirs or borrowed.
+
+A level's claim is what it uses plus what its children keep of their guarantees: a guarantee is kept but for its
+`lendable` part. Borrowing is allowed while the roots' claims fit the capacity, so no lender's kept part is ever taken.
+Counts only; who goes first and what is free on nodes is decided elsewhere.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from policies.placement.rooms import amounts
+from policies.snapshot import LiveAttempt, Placed, Pool, Quota, Snapshot, Usage
+from policies.vocabulary import Resource
+
+_AT: Final = {Resource.ACCELERATORS: 0, Resource.CPUS: 1, Resource.MEMORY: 2}
+
+
+@dataclass(slots=True)
+class Level:
+    """One tenant in one tree. `kept` is what its children hold back beyond their use."""
+
+    path: str
+    parent: "Level | None"
+    min: int = 0
+    max: int | None = None
+    lendable: int = 0
+    use: int = 0
+    kept: int = 0
+    known: bool = False  # has a quota row of its own
+    children: "list[Level]" = field(default_factory=list)
+
+    @property
+    def claim(self) -> int:
+        """Use, and what children hold back."""
+        return self.use + self.kept
+
+    @property
+    def reserved(self) -> int:
+        """What nobody outside may take: the claim, or the part of the guarantee that is not lendable."""
+        return max(self.claim, self.min - self.lendable)
+
+    @property
+    def excess(self) -> int:
+        """How much of its use is above its guarantee."""
+        return max(0, self.use - self.min)
+
+    @property
+    def idle_lendable(self) -> int:
+        """How much of its idle guarantee others may use."""
+        return max(0, min(self.lendable, self.min - self.use))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tree says to an amount.
+
+    limit: the level whose max would be passed, None if none. short: by how much idle guarantees that are not lendable
+    stand in the way (0: they do not). entitled: within a guarantee, so it may be reclaimed. borrowed: how much lies
+    above the nearest guarantee.
+    """
+
+    limit: Level | None = None
+    short: int = 0
+    entitled: bool = False
+    borrowed: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Nothing against it."""
+        return self.limit is None and not self.short
+
+
+class Tree:
+    """The levels of one (flavor, resource). `capacity` is None where the resource has none (jobs)."""
+
+    def __init__(self, quotas: Iterable[Quota], usages: Iterable[Usage], capacity: int | None) -> None:
+        self.capacity = capacity
+        self.levels: dict[str, Level] = {}
+        self.roots: list[Level] = []
+        for quota in quotas:
+            level = self.level(quota.tenant)
+            level.min, level.max, level.lendable, level.known = quota.min, quota.max, quota.lendable, True
+        for usage in usages:
+            self.level(usage.tenant).use += usage.held + usage.observed
+        # Deepest first: a level's reserve rests on its children's.
+        for level in sorted(self.levels.values(), key=lambda found: -found.path.count("/")):
+            level.kept = sum(child.reserved - child.use for child in level.children)
+
+    def level(self, path: str) -> Level:
+        """The level of a tenant, made with its ancestors when it is new."""
+        found = self.levels.get(path)
+        if found is None:
+            head, _, _ = path.rpartition("/")
+            parent = self.level(head) if head else None
+            found = self.levels[path] = Level(path, parent)
+            (parent.children if parent else self.roots).append(found)
+        return found
+
+    def add(self, path: str, amount: int) -> None:
+        """Count an amount (negative: give it back) at the tenant and in every ancestor."""
+        level: Level | None = self.level(path)
+        kept = 0
+        while level is not None:
+            before = level.reserved - level.use
+            level.use += amount
+            level.kept += kept
+            kept = level.reserved - level.use - before
+            level = level.parent
+
+    def ask(self, path: str, amount: int) -> Answer:
+        """What stands against `amount` more for the tenant."""
+        level: Level | None = self.level(path)
+        borrowed, entitled, kept, seen_known = 0, False, 0, False
+        limit: Level | None = None
+        while level is not None:
+            use = level.use + amount
+            if limit is None and level.max is not None and use > level.max:
+                limit = level
+            claim = use + level.kept + kept
+            if level.known and not seen_known:
+                seen_known = True
+                borrowed = max(0, use - max(level.min, level.use))
+            entitled = entitled or (level.min > 0 and claim <= level.min)
+            reserved = max(claim, level.min - level.lendable)
+            kept = (reserved - use) - (level.reserved - level.use)
+            level = level.parent
+        if not seen_known:
+            borrowed = amount
+        if limit is not None or entitled or self.capacity is None:
+            return Answer(limit, 0, entitled, borrowed)
+        return Answer(None, self._short(amount, kept), entitled, borrowed)
+
+    def _short(self, amount: int, kept: int) -> int:
+        use = sum(root.use for root in self.roots) + amount
+        held_back = sum(root.reserved - root.use for root in self.roots) + kept
+        # Where nobody's idle guarantee is in the way it is capacity that is short, not quota.
+        return max(0, use + held_back - (self.capacity or 0)) if held_back > 0 else 0
+
+
+class Quotas:
+    """All trees of a snapshot, and what an admission does to them."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        rows: dict[tuple[str, Resource], list[Quota]] = {}
+        for quota in snapshot.quotas:
+            rows.setdefault((quota.flavor, quota.resource), []).append(quota)
+        usages = snapshot.usages or tuple(_usages(snapshot.live))
+        used: dict[tuple[str, Resource], list[Usage]] = {}
+        for usage in usages:
+            used.setdefault((usage.flavor, usage.resource), []).append(usage)
+        capacity = _capacity(snapshot.pools)
+        self.trees: dict[tuple[str, Resource], Tree] = {}
+        self.by_flavor: dict[str, list[tuple[Resource, Tree]]] = {}
+        for key in sorted(rows):
+            flavor, resource = key
+            total = None if resource is Resource.JOBS else capacity.get(flavor, (0, 0, 0, 0))[_AT[resource]]
+            tree = Tree(rows[key], used.get(key, ()), total)
+            self.trees[key] = tree
+            self.by_flavor.setdefault(flavor, []).append((resource, tree))
+
+    def accelerators(self, flavor: str) -> Tree | None:
+        """The tree of accelerators of a flavor, None where nobody has a quota of it."""
+        return self.trees.get((flavor, Resource.ACCELERATORS))
+
+    def ask(self, tenant: str, need: Mapping[str, Mapping[Resource, int]]) -> tuple[Answer, str, Resource]:
+        """The worst answer over all flavors and resources of a need, with the flavor and resource it is about."""
+        worst = Answer(entitled=True), "", Resource.ACCELERATORS
+        for flavor, wanted in need.items():
+            for resource, tree in self.by_flavor.get(flavor, ()):
+                amount = wanted.get(resource, 0)
+                if not amount:
+                    continue
+                answer = tree.ask(tenant, amount)
+                if _worse(answer, worst[0]):
+                    worst = answer, flavor, resource
+        return worst
+
+    def add(self, tenant: str, need: Mapping[str, Mapping[Resource, int]], sign: int = 1) -> None:
+        """Count a need, or with sign −1 give it back."""
+        for flavor, wanted in need.items():
+            for resource, tree in self.by_flavor.get(flavor, ()):
+                if amount := wanted.get(resource, 0):
+                    tree.add(tenant, sign * amount)
+
+
+def need_of(placed: Iterable[Placed]) -> dict[str, dict[Resource, int]]:
+    """What a placement counts against, by flavor and resource; a job counts once per flavor."""
+    need: dict[str, dict[Resource, int]] = {}
+    for part in placed:
+        wanted = need.setdefault(part.flavor, {Resource.JOBS: 1})
+        total = amounts(part.total)
+        for resource, at in _AT.items():
+            wanted[resource] = wanted.get(resource, 0) + total[at]
+    return need
+
+
+def _worse(answer: Answer, than: Answer) -> bool:
+    def badness(one: Answer) -> tuple[bool, int, bool, int]:
+        return (one.limit is not None, one.short, not one.entitled, one.borrowed)
+
+    return badness(answer) > badness(than)
+
+
+def _usages(live: Iterable[LiveAttempt]) -> Iterable[Usage]:
+    """Use counted from the leases themselves, for a snapshot that brings no balances."""
+    for attempt in live:
+        parts = attempt.tenant.split("/")
+        for flavor, wanted in need_of(attempt.placed).items():
+            for resource, amount in wanted.items():
+                for depth in range(1, len(parts) + 1):
+                    yield Usage("/".join(parts[:depth]), flavor, resource, amount)
+
+
+def _capacity(pools: Iterable[Pool]) -> dict[str, tuple[int, int, int, int]]:
+    sums: dict[str, tuple[int, int, int, int]] = {}
+    for pool in pools:
+        for node in pool.nodes:
+            if node.schedulable:
+                have, more = sums.get(pool.flavor, (0, 0, 0, 0)), amounts(node.capacity.times(node.count))
+                sums[pool.flavor] = (have[0] + more[0], have[1] + more[1], have[2] + more[2], have[3] + more[3])
+    return sums
