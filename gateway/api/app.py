@@ -26,7 +26,6 @@ from gateway.api.routes import (
     tokens,
     workdirs,
 )
-from gateway.queries.config import Configs
 from tidegate.wire.problem import Problem
 
 ROUTERS = (
@@ -51,11 +50,13 @@ _PROBLEM = {"model": Problem, "description": "Problem", "content": {problems.MED
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     hub: Hub = app.state.hub
-    hub.start(asyncio.get_running_loop())
+    listening = asyncio.create_task(hub.listen(), name="tidegate-events")
     try:
         yield
     finally:
-        hub.stop()
+        hub.close()
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
 
 
 def create_app(deps: Deps) -> FastAPI:
@@ -72,7 +73,6 @@ def create_app(deps: Deps) -> FastAPI:
     )
     app.state.deps = deps
     app.state.hub = Hub(deps.engine)
-    app.state.configs = Configs()
     problems.install(app)
     app.add_middleware(
         Limits,

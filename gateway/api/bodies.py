@@ -108,10 +108,6 @@ class StrictRoute(APIRoute):
         return handler
 
 
-class _TooLargeError(Exception):
-    pass
-
-
 class Limits:
     """ASGI: a body over the limit is 413 before anything parses it; NUL in a path or query is 400."""
 
@@ -138,23 +134,13 @@ class Limits:
             await too_large.response(path)(scope, receive, send)
             return
         seen = 0
-        started = False
 
         async def counted() -> Message:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > limit:
-                raise _TooLargeError
+                raise too_large  # inside the app, which answers with it
             return message
 
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, counted, watched)
-        except _TooLargeError:
-            if not started:
-                await too_large.response(path)(scope, receive, send)
+        await self._app(scope, counted, send)

@@ -19,6 +19,7 @@ def changing(deps: Deps) -> Iterator[Session]:
     try:
         with deps.transaction() as session:
             yield session
+        deps.configs.forget()
     except apply.InvalidDocumentsError as error:
         first = error.problems[0]
         raise ProblemError(

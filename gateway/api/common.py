@@ -11,7 +11,6 @@ from gateway.api.hub import Hub
 from gateway.api.problems import ProblemError, not_found
 from gateway.ledger.tables.work import JobRow
 from gateway.queries import jobs
-from gateway.queries.config import Configs
 from gateway.queries.scope import Scope, tenant_id
 
 
@@ -68,10 +67,4 @@ async def _hub(request: Request) -> Hub:
     return hub
 
 
-async def _configs(request: Request) -> Configs:
-    configs: Configs = request.app.state.configs
-    return configs
-
-
 HubOf = Annotated[Hub, Depends(_hub)]
-ConfigsOf = Annotated[Configs, Depends(_configs)]

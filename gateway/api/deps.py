@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from backends.port import Backend
+from gateway.queries.config import Configs
 from gateway.settings import Settings
 from policies.decisions import Plan
 from policies.snapshot import Snapshot
@@ -38,6 +39,7 @@ class Deps:
     backends: Mapping[str, Backend] = field(default_factory=dict)
     plan: Planner | None = None
     clock: Callable[[], datetime] = utc_now
+    configs: Configs = field(default_factory=Configs)
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-import threading
 from typing import Final
 
 import psycopg
 from sqlalchemy import Engine
+
+from gateway.ledger.listen import libpq_dsn
 
 logger = logging.getLogger("tidegate.api")
 CHANNEL: Final = "tidegate_events"
@@ -15,62 +16,46 @@ _RECONNECT_S: Final = 1.0
 
 
 class Hub:
-    """Started and stopped with the app. Streams call `wait` on the event loop; the thread only sets their events."""
+    """Lives on the event loop of the app; `listen` is its one task, `wait` is what streams do between two looks."""
 
     def __init__(self, engine: Engine) -> None:
         self._url = engine.url
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: set[asyncio.Event] = set()
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._waiting: dict[asyncio.Event, str] = {}
+        self.closing = False
 
-    @property
-    def closing(self) -> bool:
-        """Whether the app is going down: streams end."""
-        return self._closing.is_set()
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Listen from now on."""
-        self._loop = loop
-        self._closing.clear()
-        self._thread = threading.Thread(target=self._listen, name="tidegate-events", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Wake and end every stream, and the thread."""
-        self._closing.set()
+    def close(self) -> None:
+        """Wake every stream and have it end."""
+        self.closing = True
         self._wake()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
 
-    async def wait(self, timeout_s: float = POLL_S) -> None:
-        """Until something happened somewhere, or the timeout."""
+    async def wait(self, subject: str, timeout_s: float = POLL_S) -> None:
+        """Until something happened to `subject` (a job's id), or the timeout."""
         woken = asyncio.Event()
-        self._waiting.add(woken)
+        self._waiting[woken] = subject
         try:
             await asyncio.wait_for(woken.wait(), timeout_s)
         except TimeoutError:
             pass
         finally:
-            self._waiting.discard(woken)
+            del self._waiting[woken]
 
-    def _wake(self) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._set_all)
-
-    def _set_all(self) -> None:
-        for woken in tuple(self._waiting):
-            woken.set()
-
-    def _listen(self) -> None:
-        url = self._url.set(drivername="postgresql").render_as_string(hide_password=False)
-        while not self._closing.is_set():
+    async def listen(self) -> None:
+        """Until cancelled; a lost connection is opened again, and the streams poll meanwhile."""
+        dsn = libpq_dsn(self._url.render_as_string(hide_password=False))
+        while True:
             try:
-                with psycopg.connect(url, autocommit=True) as connection:
-                    connection.execute(f"LISTEN {CHANNEL}")
-                    while not self._closing.is_set():
-                        for _ in connection.notifies(timeout=POLL_S, stop_after=1):
-                            self._wake()
+                async with await psycopg.AsyncConnection.connect(
+                    dsn, autocommit=True, connect_timeout=10, application_name="tidegate-events"
+                ) as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    async for notified in connection.notifies():
+                        self._wake(notified.payload)
             except psycopg.Error as error:
                 logger.warning("event listener lost its connection: %s", type(error).__name__)
-                self._closing.wait(_RECONNECT_S)
+            await asyncio.sleep(_RECONNECT_S)
+
+    def _wake(self, subject: str = "") -> None:
+        """A notification without a payload is for everybody."""
+        for woken, waits_for in tuple(self._waiting.items()):
+            if subject in {"", waits_for}:
+                woken.set()

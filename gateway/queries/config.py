@@ -105,6 +105,7 @@ class Configs:
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: tuple[float, Config] | None = None
+        self._not_before = float("-inf")
 
     def recent(self, session: Session) -> Config:
         """At most a second old."""
@@ -118,6 +119,13 @@ class Configs:
         read_at = self._clock()
         config = read(session)
         with self._lock:
-            if self._kept is None or self._kept[0] <= read_at:
+            newer = self._kept is None or self._kept[0] <= read_at
+            if newer and read_at >= self._not_before:
                 self._kept = (read_at, config)
         return config
+
+    def forget(self) -> None:
+        """Call after a commit that changed the configuration: what was read before it is kept no longer."""
+        with self._lock:
+            self._not_before = self._clock()
+            self._kept = None

@@ -1,6 +1,7 @@
 """Submitting, reading, listing and cancelling over HTTP."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -12,6 +13,8 @@ from sqlmodel import col
 
 from gateway.api.app import create_app
 from gateway.api.deps import Deps
+from gateway.api.routes import jobs as routes
+from gateway.ledger.submit import submit_many
 from gateway.ledger.tables.access import IdempotencyKey
 from gateway.ledger.tables.work import Event, JobRow
 from tests.api.conftest import Client
@@ -116,13 +119,10 @@ def test_rs_01_f_another_process_replays_the_key(as_: Client, deps: Deps, engine
 def test_rs_01_g_a_transaction_that_dies_leaves_neither_key_nor_job(
     as_: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gateway.api.routes import jobs as routes
-
-    def dies(*_: object, **__: object) -> None:
-        real(*_, **__)
+    def dies(session: Session, **wished: Any) -> None:
+        submit_many(session, **wished)
         raise RuntimeError("the process is gone")
 
-    real = routes.submit_many
     monkeypatch.setattr(routes, "submit_many", dies)
     nlp = as_("nlp")
     assert submit(nlp, job(), "k")[0] == 500

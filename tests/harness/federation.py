@@ -72,7 +72,9 @@ class Federation:
         for path, least in (("acme", 32_000), ("acme/nlp", 16_000), ("acme/vision", 8_000)):
             tenant = self.tenants[path]
             session.add(
-                QuotaRow(tenant_id=tenant, flavor="h100", resource="accelerators", min=least, max=32_000, lendable=least)
+                QuotaRow(
+                    tenant_id=tenant, flavor="h100", resource="accelerators", min=least, max=32_000, lendable=least
+                )
             )
         session.add(Storage(tenant_id=acme, name="main", scheme="s3", prefix="s3://ckpt/acme"))
         session.add(ClassAllowance(tenant_id=self.tenants["acme/vision"], klass="P1", gpu_ms=3_600_000_000))

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from gateway.api.admission import class_refusals
 from gateway.api.auth import Caller, Submitter
 from gateway.api.bodies import StrictRoute
-from gateway.api.common import ConfigsOf, visible_job
+from gateway.api.common import visible_job
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.problems import ProblemError, conflict, invalid, not_found
 from gateway.ledger import wishes
@@ -84,11 +84,11 @@ def resize_job(deps: DepsOf, caller: Submitter, job_id: UUID, size: wire.ResizeR
 
 
 @router.patch("/jobs/{job_id}")
-def update_job(deps: DepsOf, configs: ConfigsOf, caller: Submitter, job_id: UUID, change: wire.JobUpdate) -> wire.Job:
+def update_job(deps: DepsOf, caller: Submitter, job_id: UUID, change: wire.JobUpdate) -> wire.Job:
     """Labels always; priority and max_duration while it is queued."""
     with _wish(deps, caller, job_id) as (session, path):
         if change.priority is not None:
-            for slug, problem in class_refusals(change.priority, path, configs.fresh(session)):
+            for slug, problem in class_refusals(change.priority, path, deps.configs.fresh(session)):
                 raise ProblemError(
                     422, slug, problem.detail, field=problem.field, remedy=problem.remedy, errors=[problem]
                 )

@@ -123,4 +123,4 @@ async def _event_stream(request: Request, deps: Deps, hub: Hub, job_id: UUID, af
             continue
         if quiet.over():
             yield streams.PING
-        await hub.wait()
+        await hub.wait(str(job_id))

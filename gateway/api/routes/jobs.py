@@ -15,7 +15,7 @@ from sqlmodel import col
 from gateway.api import admission
 from gateway.api.auth import Caller, Submitter, Viewer
 from gateway.api.bodies import StrictRoute
-from gateway.api.common import ConfigsOf, narrowed, scope_of, visible_job
+from gateway.api.common import narrowed, scope_of, visible_job
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.dryrun import dry_run_of
 from gateway.api.pages import Cursor, Limit, make_cursor, read_cursor
@@ -25,7 +25,7 @@ from gateway.archives import store_of
 from gateway.ledger.submit import KeyConflictError, NewJob, SubmitResult, body_digest, submit_many
 from gateway.ledger.tables.access import IdempotencyKey
 from gateway.queries import jobs
-from gateway.queries.config import Config, Configs
+from gateway.queries.config import Config
 from tidegate.wire import job as wire
 from tidegate.wire.enums import JobState
 from tidegate.wire.problem import FieldProblem
@@ -48,7 +48,6 @@ class _Wish:
 @router.post("/jobs", status_code=202, response_model=wire.Submitted | wire.DryRun)
 def submit_job(
     deps: DepsOf,
-    configs: ConfigsOf,
     caller: Submitter,
     spec: JobSpec,
     key: Key = None,
@@ -59,11 +58,11 @@ def submit_job(
     wish = _Wish(spec, "", None if dry_run else key)
     if dry_run:
         with deps.transaction() as session:
-            _, tenant = _accepted(session, deps, configs, caller, [wish])
+            _, tenant = _accepted(session, deps, caller, [wish])
         plan = dry_run_of(deps, spec, tenant=tenant, principal=caller.principal)
         return JSONResponse(plan.model_dump(mode="json"), 200)
     with deps.transaction() as session:
-        result = _store(session, deps, configs, caller, [wish])[0]
+        result = _store(session, deps, caller, [wish])[0]
         state = _state_of(session, result)
     headers = {"Location": f"/v1/jobs/{result.job_id}"}
     if result.replayed:
@@ -72,15 +71,13 @@ def submit_job(
 
 
 @router.post("/jobs:batch", status_code=202)
-def submit_batch(
-    deps: DepsOf, configs: ConfigsOf, caller: Submitter, batch: wire.BatchSubmit, key: Key = None
-) -> wire.BatchSubmitted:
+def submit_batch(deps: DepsOf, caller: Submitter, batch: wire.BatchSubmit, key: Key = None) -> wire.BatchSubmitted:
     """Accept many jobs of one tenant in one transaction: all or none. The key of job n is `<key>/<n>`."""
     wishes = [_Wish(spec, f"jobs.{n}", f"{key}/{n}" if key is not None else None) for n, spec in enumerate(batch.jobs)]
     if len({wish.spec.tenant for wish in wishes}) > 1:
         raise invalid("jobs", "a batch is for one tenant", "send one batch per tenant")
     with deps.transaction() as session:
-        results = _store(session, deps, configs, caller, wishes)
+        results = _store(session, deps, caller, wishes)
         answers = tuple(_submitted(result, _state_of(session, result)) for result in results)
     return wire.BatchSubmitted(jobs=answers)
 
@@ -96,10 +93,8 @@ def _state_of(session: Session, result: SubmitResult) -> JobState:
     return jobs.state_of(session, result.job_id) or JobState.QUEUED
 
 
-def _store(
-    session: Session, deps: Deps, configs: Configs, caller: Caller, wishes: Sequence[_Wish]
-) -> tuple[SubmitResult, ...]:
-    tenant_id, _ = _accepted(session, deps, configs, caller, wishes)
+def _store(session: Session, deps: Deps, caller: Caller, wishes: Sequence[_Wish]) -> tuple[SubmitResult, ...]:
+    tenant_id, _ = _accepted(session, deps, caller, wishes)
     new = [
         NewJob(spec=wish.spec, job_id=uuid4(), key=wish.key, digest=body_digest(wish.spec) if wish.key else b"")
         for wish in wishes
@@ -115,12 +110,10 @@ def _store(
         ) from error
 
 
-def _accepted(
-    session: Session, deps: Deps, configs: Configs, caller: Caller, wishes: Sequence[_Wish]
-) -> tuple[int, str]:
+def _accepted(session: Session, deps: Deps, caller: Caller, wishes: Sequence[_Wish]) -> tuple[int, str]:
     """The tenant to submit to. A ProblemError for what can never run, proved by a fresh view; nothing is stored."""
     found: list[tuple[str, FieldProblem]] = []
-    for look in (configs.recent, configs.fresh):
+    for look in (deps.configs.recent, deps.configs.fresh):
         config = look(session)
         tenant = wishes[0].spec.tenant or caller.tenant
         tenant_id = config.tenants.get(tenant) if caller.sees(tenant) else None

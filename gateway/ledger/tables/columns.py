@@ -23,7 +23,8 @@ def Instant(*, default_now: bool = False, nullable: bool = False, index: bool = 
 def Json(*, nullable: bool = False) -> Any:  # noqa: N802
     """A jsonb column; {} by default where it must be there."""
     kwargs: dict[str, Any] = {} if nullable else {"server_default": text("'{}'::jsonb")}
-    return Field(default=None, sa_type=JSONB, nullable=nullable, sa_column_kwargs=kwargs)
+    # none_as_null: an unset value is SQL NULL (or the default), never the JSON word null.
+    return Field(default=None, sa_type=JSONB(none_as_null=True), nullable=nullable, sa_column_kwargs=kwargs)
 
 
 def Big(default: int = 0, *, primary_key: bool = False) -> Any:  # noqa: N802
