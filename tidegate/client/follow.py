@@ -19,6 +19,7 @@ from tidegate.client.retry import Retry
 
 T = TypeVar("T", bound=BaseModel)
 END: Final = "end"
+ERROR: Final = "error"
 # A stream may be silent for long, but it sends a comment at least every 15 s.
 READ_TIMEOUT: Final = httpx.Timeout(10.0, read=60.0)
 PATIENCE: Final = Retry(tries=40, first_s=0.2, longest_s=10.0)
@@ -62,6 +63,9 @@ class Follow(Generic[T]):
         """What the event carries; None for one without anything to show."""
         if event.event == END:
             self._end_seen = True
+            return None
+        if event.event == ERROR:
+            self.failed(UnreachableError(f"{self.path}: the backend does not answer the gate just now"))
             return None
         if not event.data:
             return None

@@ -1,7 +1,6 @@
 """The calls about jobs: one function each, which both clients offer under the same name."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 from tidegate.client.calls import Call, Listing, get, model, nothing, segment, send
@@ -134,13 +133,17 @@ def events(job: str, *, after: int = 0) -> Follow[Event]:
 def logs(
     job: str,
     *,
-    rank: int | None = None,
+    rank: int = 0,
     attempt: int | None = None,
+    index: int | None = None,
     offset: int = 0,
     follow: bool = False,
 ) -> Follow[LogEvent]:
-    """Output of a job in pieces: of one rank or all, of one attempt or the newest; with `follow`, until its end."""
-    params = {"rank": rank, "attempt": attempt, "offset": offset or None, "follow": follow}
+    """Output of one member in pieces, of one attempt or the newest, of an array the task `index`.
+
+    With `follow` until that attempt has ended. Each piece's `offset` is where to go on after it.
+    """
+    params = {"rank": rank, "attempt": attempt, "index": index, "offset": offset or None, "follow": follow}
     return Follow(job, _job(job, "/logs"), LogEvent, params, endless=follow)
 
 
@@ -152,8 +155,3 @@ def put_workdir(archive: Path, sha256: str, *, tenant: str | None = None) -> Cal
 
 def _job(job: str, rest: str = "") -> str:
     return f"/v1/jobs/{segment(job)}{rest}"
-
-
-def since_until(since: datetime | None, until: datetime | None) -> dict[str, str | None]:
-    """A period as parameters."""
-    return {"since": since.isoformat() if since else None, "until": until.isoformat() if until else None}

@@ -1,10 +1,8 @@
 """The calls about what operators keep and what tenants account for."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from tidegate.client.calls import Call, Listing, get, model, nothing, segment, send, tenant_path, with_tag
-from tidegate.client.job_calls import since_until
 from tidegate.wire.operator import (
     AllowanceDoc,
     ApplyRequest,
@@ -36,11 +34,9 @@ def whoami() -> Call[Me]:
     return get("/v1/me", Me)
 
 
-def usage(
-    *, tenant: str | None = None, since: datetime | None = None, until: datetime | None = None
-) -> Listing[UsageView]:
-    """Use per tenant and flavor, of a tenant and below it."""
-    return Listing("/v1/usage", UsageView, {"tenant": tenant, **since_until(since, until)})
+def usage(*, tenant: str | None = None) -> Listing[UsageView]:
+    """Held now and used so far per tenant and flavor, of a tenant and below it."""
+    return Listing("/v1/usage", UsageView, {"tenant": tenant})
 
 
 def credits(*, tenant: str | None = None) -> Listing[CreditView]:  # noqa: A001  (the word of the API)
@@ -48,11 +44,9 @@ def credits(*, tenant: str | None = None) -> Listing[CreditView]:  # noqa: A001 
     return Listing("/v1/credits", CreditView, {"tenant": tenant})
 
 
-def statement(
-    *, tenant: str | None = None, since: datetime | None = None, until: datetime | None = None
-) -> Listing[StatementLine]:
-    """Ledger lines of a tenant, newest first."""
-    return Listing("/v1/statement", StatementLine, {"tenant": tenant, **since_until(since, until)})
+def statement(*, tenant: str | None = None) -> Listing[StatementLine]:
+    """Ledger lines of one tenant, newest first."""
+    return Listing("/v1/statement", StatementLine, {"tenant": tenant})
 
 
 def quotas(*, tenant: str | None = None) -> Listing[QuotaView]:
@@ -88,14 +82,14 @@ def backends() -> Listing[BackendView]:
     return Listing("/v1/backends", BackendView)
 
 
-def storages() -> Listing[StorageDoc]:
+def storages(*, tenant: str | None = None) -> Listing[StorageDoc]:
     """Places that jobs may name."""
-    return Listing("/v1/storages", StorageDoc)
+    return Listing("/v1/storages", StorageDoc, {"tenant": tenant})
 
 
-def allowances() -> Listing[AllowanceDoc]:
+def allowances(*, tenant: str | None = None) -> Listing[AllowanceDoc]:
     """GPU-hours of P0 and P1."""
-    return Listing("/v1/allowances", AllowanceDoc)
+    return Listing("/v1/allowances", AllowanceDoc, {"tenant": tenant})
 
 
 def drain(backend: str, *, draining: bool = True) -> Call[BackendView]:
@@ -104,9 +98,15 @@ def drain(backend: str, *, draining: bool = True) -> Call[BackendView]:
     return send("POST", f"/v1/backends/{segment(backend)}:{verb}", model(BackendView))
 
 
-def put_document(document: TenantDoc | FlavorDoc | PoolDoc | BackendDoc) -> Call[None]:
-    """Create or replace one operators' object."""
-    name = tenant_path(document.path) if isinstance(document, TenantDoc) else segment(document.name)
+def put_document(document: TenantDoc | FlavorDoc | PoolDoc | BackendDoc | StorageDoc | AllowanceDoc) -> Call[None]:
+    """Create or replace one operators' object. Quotas: `set_quota`."""
+    match document:
+        case TenantDoc():
+            name = tenant_path(document.path)
+        case AllowanceDoc():
+            name = tenant_path(document.tenant)
+        case _:
+            name = segment(document.name)
     return send("PUT", f"/v1/{document.kind}s/{name}", nothing, document)
 
 
@@ -130,9 +130,9 @@ def _apply(documents: Sequence[OperatorDoc], *, prune: bool, dry_run: bool) -> C
     return send("POST", "/v1/apply", model(ApplyResult), body, params={"dry_run": dry_run, "prune": prune})
 
 
-def tokens() -> Listing[TokenView]:
+def tokens(*, tenant: str | None = None) -> Listing[TokenView]:
     """Tokens, never with their secrets."""
-    return Listing("/v1/tokens", TokenView)
+    return Listing("/v1/tokens", TokenView, {"tenant": tenant})
 
 
 def make_token(request: TokenRequest) -> Call[TokenView]:
@@ -145,9 +145,9 @@ def revoke_token(token: str) -> Call[None]:
     return send("DELETE", f"/v1/tokens/{segment(token)}", nothing)
 
 
-def grants() -> Listing[GrantView]:
+def grants(*, tenant: str | None = None) -> Listing[GrantView]:
     """Dated changes of quota."""
-    return Listing("/v1/grants", GrantView)
+    return Listing("/v1/grants", GrantView, {"tenant": tenant})
 
 
 def make_grant(grant: Grant) -> Call[GrantView]:
@@ -160,6 +160,6 @@ def revoke_grant(grant: int) -> Call[None]:
     return send("DELETE", f"/v1/grants/{grant}", nothing)
 
 
-def audit(*, principal: str | None = None, action: str | None = None) -> Listing[AuditView]:
+def audit(*, tenant: str | None = None) -> Listing[AuditView]:
     """Who did what, newest first."""
-    return Listing("/v1/audit", AuditView, {"principal": principal, "action": action})
+    return Listing("/v1/audit", AuditView, {"tenant": tenant})
