@@ -50,9 +50,7 @@ class Verbs(TyperGroup):
 
 
 def _server_commands() -> dict[str, Any]:
-    app = typer.Typer(add_completion=False)
-    for verb in VERBS:
-        app.command(verb, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(_absent(verb))
+    found: dict[str, Any] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             register: Callable[[typer.Typer], None] = point.load()
@@ -60,9 +58,18 @@ def _server_commands() -> dict[str, Any]:
             if not lacks_extra(error):
                 raise
             continue
+        app = typer.Typer(add_completion=False)
         register(app)
-    # A verb that was registered twice is the later one's: the server's own stands above its stand-in.
-    return dict(typer.main.get_group(app).commands)
+        found.update(typer.main.get_group(app).commands)
+    stand_ins = typer.Typer(add_completion=False)
+    for verb in VERBS:
+        if verb not in found:
+            stand_ins.command(verb, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+                _absent(verb)
+            )
+    if stand_ins.registered_commands:
+        found.update(typer.main.get_group(stand_ins).commands)
+    return found
 
 
 def _absent(verb: str) -> Callable[[], None]:
