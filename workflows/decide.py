@@ -7,9 +7,10 @@ or failing part ends the whole gang; the reason is chosen from the part that fai
 
 from typing import Final
 
+from policies.endings import reason_of
 from policies.reasons import CAUSES, verdict
 from policies.states import LIVE_ATTEMPT_STATES
-from policies.vocabulary import AttemptState, Reason, RetryClass, StopCause
+from policies.vocabulary import AttemptState, JobKind, Reason, RetryClass, StopCause
 from workflows import gang
 from workflows.messages import AttemptView, EndRequest, GroupSeen, Refusal
 from workflows.steps import (
@@ -163,7 +164,7 @@ def _launching(view: AttemptView) -> Step:
     contingent = view.lease_state == "contingent"
     if missing and (contingent or len(view.backends) > 1):
         return Prepare(view.attempt_id, missing)
-    if contingent or not view.backends:
+    if view.lease_state != "held" or not view.backends:
         return Wait(REREAD_S)  # until the victims are settled; its lease becomes held in that transaction
     if len(view.backends) == 1:
         backend = view.backends[0]
@@ -225,7 +226,7 @@ def _wait_until(view: AttemptView, *instants_ms: int | None) -> Wait:
 
 
 def _end(view: AttemptView, *, missing: bool = False) -> EndRequest:
-    """What was seen of the end. The ledger weighs it against the row's stop cause (policies.endings)."""
+    """What is known of the end: what was seen, weighed against what we asked (policies.endings)."""
     ended = [part for part in view.seen if part.phase == gang.ENDED]
     told = gang.first_failure(view) or max(ended, key=lambda part: (part.ended_ms or 0, part.backend), default=None)
     times = [part.ended_ms for part in ended if part.ended_ms is not None]
@@ -243,12 +244,17 @@ def _end(view: AttemptView, *, missing: bool = False) -> EndRequest:
 
 
 def _reason(view: AttemptView, told: GroupSeen | None, *, missing: bool) -> Reason:
-    if told is not None and told.cause and (not missing or gang.failed(told)):
-        return Reason(told.cause)
-    if view.stop_cause:
-        return CAUSES[StopCause(view.stop_cause)]
-    if any(part.notice_kind in _TELLS_TO_GO for part in view.seen):
-        return Reason.SPOT_REVOKED
-    if told is not None and told.exit_code is not None:
-        return Reason.NON_ZERO_EXIT if told.exit_code else Reason.COMPLETED
-    return Reason.LOST
+    if told is not None and missing and not gang.failed(told):
+        told = None  # this part was done, the attempt was not
+    seen_cause = Reason(told.cause) if told is not None and told.cause else None
+    if told is None and any(part.notice_kind in _TELLS_TO_GO for part in view.seen):
+        seen_cause = Reason.SPOT_REVOKED  # it was told to go, and went without a word
+    return reason_of(
+        stop_cause=StopCause(view.stop_cause) if view.stop_cause else None,
+        seen_cause=seen_cause,
+        exit_code=told.exit_code if told is not None else None,
+        final=told is not None and any(part.final for part in view.seen),
+        checkpoints=view.checkpoints or view.kind == JobKind.INFERENCE,
+        previous_no_progress=view.no_progress > 0,
+        newer_checkpoint=view.newer_checkpoint,
+    )

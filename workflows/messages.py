@@ -88,6 +88,8 @@ class AttemptView:
     start_asked_ms: int | None = None  # filled in by the workflow where the row does not say
     pools: dict[str, list[str]] = field(default_factory=dict)  # backend -> pools in which the attempt is placed
     handles: dict[str, str] = field(default_factory=dict)  # backend -> what it calls the launch
+    no_progress: int = 0  # attempts in a row before this one that saved and left without a newer checkpoint
+    newer_checkpoint: bool = False  # this attempt left a valid checkpoint newer than the one it began from
 
 
 @dataclass(frozen=True)
