@@ -84,7 +84,9 @@ class Desk:
         return sorted(self.operator.attempts(job), key=lambda attempt: attempt.number)
 
     def log(self, job: str, rank: int = 0) -> str:
-        """What one member of the newest attempt has printed so far."""
+        """What one member of the newest attempt has printed so far; "" before it was launched."""
+        if not self.attempts(job):
+            return ""
         return "".join(piece.text for piece in self.operator.logs(job, rank=rank))
 
 

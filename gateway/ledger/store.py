@@ -136,7 +136,10 @@ class PostgresStore:
 
     def accrue(self) -> int:
         """See Store."""
-        return in_transaction(self._engine, accrual.accrue)
+        done = accrual.accrue(self._engine)
+        for attempt_id in done.refused:
+            self.ask_stop(attempt_id, StopCause.BUDGET, self._settings.default_grace_s)
+        return done.touched
 
     def rest_pool(self, pool: str, seconds: int, reason: str) -> None:
         """See Store."""
