@@ -20,8 +20,12 @@ VICTIM_GONE: Final = "VictimGone"
 
 _INSERT = text(
     """
-    INSERT INTO events (job_id, attempt_id, tenant_id, kind, reason, data)
-    VALUES (:job_id, :attempt_id, :tenant_id, :kind, :reason, CAST(:data AS jsonb))
+    WITH told AS (
+        INSERT INTO events (job_id, attempt_id, tenant_id, kind, reason, data)
+        VALUES (:job_id, :attempt_id, :tenant_id, :kind, :reason, CAST(:data AS jsonb))
+        RETURNING job_id
+    )
+    SELECT pg_notify('tidegate_events', CAST(job_id AS text)) FROM told
     """
 )
 _LOCK = text("SELECT tenant_id, ended_at FROM jobs WHERE id = :job_id FOR NO KEY UPDATE")
