@@ -242,7 +242,7 @@ class LocalBackend:
             for name in self.machines.names():
                 self.machines.order(name, "end", {})
             deadline = time.monotonic() + timeout_s
-            while self.instances():
+            while not all(self.machines.gone(name) for name in self.machines.names()):
                 if time.monotonic() > deadline:
                     raise OutcomeUnknown(f"{self._name}: some instances did not end within {timeout_s} s")
                 time.sleep(self.config.poll_s / 2)
@@ -281,7 +281,7 @@ class LocalBackend:
             yield Node(
                 name=node,
                 capacity=known.per_node,
-                foreign=load.get(node, Resources()),
+                foreign=_at_most(load.get(node, Resources()), known.per_node),
                 schedulable=self.launcher.is_open(node),
                 labels=dict(known.labels),
             )
@@ -321,8 +321,11 @@ class LocalBackend:
         if not self._opened:
             if self.isolated:
                 _must_be_reachable(self._name, self.config.state_dir)
-            self.files.open()
-            self.machines.open()
+            try:
+                self.files.open()
+                self.machines.open()
+            except OSError as error:
+                raise Misconfigured(f"{self._name}: state_dir {self.config.state_dir}: {error.strerror}") from error
             self._opened = True
         with self.files.reaching():
             yield
@@ -342,7 +345,7 @@ def _isolated(name: str, config: LocalConfig) -> bool:
         raise Misconfigured(f"{name}: isolation uid needs root; run the worker as root, or set isolation: none")
     if config.isolation is not Isolation.AUTO:
         return config.isolation is Isolation.UID
-    return os.geteuid() == 0 and _blocked(config.state_dir) is None and _blocked(Path(sys.executable)) is None
+    return os.geteuid() == 0 and _blocked(config.state_dir) is None and _blocked(Path(sys.executable).resolve()) is None
 
 
 def _must_be_reachable(name: str, path: Path) -> None:
@@ -355,6 +358,16 @@ def _blocked(path: Path) -> Path | None:
     """The first folder above `path` that other users may not pass, or None."""
     above = [folder for folder in reversed(path.absolute().parents) if folder.exists()]
     return next((folder for folder in above if not folder.stat().st_mode & REACH), None)
+
+
+def _at_most(amount: Resources, limit: Resources) -> Resources:
+    """Each resource clamped: a claim of more than there is must not make free capacity negative."""
+    return Resources(
+        min(amount.accelerators, limit.accelerators),
+        min(amount.cpus, limit.cpus),
+        min(amount.memory, limit.memory),
+        min(amount.disk, limit.disk),
+    )
 
 
 def _port_free(port: int) -> bool:

@@ -50,16 +50,16 @@ class Files:
 
     def open(self) -> None:
         """Make the folders. Others may pass through the root to their own work folders, and read nothing."""
-        with self.reaching():
-            self.root.mkdir(parents=True, exist_ok=True)
-            self.root.chmod(0o711)
-            for folder in FOLDERS:
-                (self.root / folder).mkdir(mode=0o700, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o711)
+        for folder in FOLDERS:
+            (self.root / folder).mkdir(mode=0o700, exist_ok=True)
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
         """A state folder that cannot be read is a dark backend, not an empty one."""
         try:
+            self._present()
             yield
         except OSError as error:
             raise Unreachable(f"{self.name}: {self.root}: {error.strerror or type(error).__name__}") from error
@@ -109,7 +109,6 @@ class Files:
         if known is None or private or known_for != made:
             launch = read_json(folder / "launch.json")
             if launch is None:
-                self._present()
                 self._known.pop(key, None)
                 return None
             hidden = read_json(folder / "private.json") if private else None
@@ -199,6 +198,6 @@ class Files:
             return uid if isolated else None
 
     def _present(self) -> None:
-        """An absent launch means something only while the folder of launches is there."""
+        """That a file is absent means something only while the folders are there (a lost mount is no empty one)."""
         if not (self.root / "launches").is_dir():
             raise Unreachable(f"{self.name}: {self.root} is not there")

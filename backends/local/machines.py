@@ -37,9 +37,8 @@ class Machines:
 
     def open(self) -> None:
         """Make the folder; tenants pass through it to their work folders."""
-        with self.files.reaching():
-            self.root.mkdir(exist_ok=True)
-            self.root.chmod(0o711)
+        self.root.mkdir(exist_ok=True)
+        self.root.chmod(0o711)
 
     def view(self, instance: str) -> InstanceView | None:
         """The instance as its record and the process table show it; None where there never was one."""
@@ -120,6 +119,11 @@ class Machines:
         path = self.root / instance / f"{name}.json"
         if not path.exists():
             write_json(path, value)
+
+    def gone(self, instance: str) -> bool:
+        """Whether its supervisor runs no more: nothing of it writes to its folder again."""
+        state = read_json(self.root / instance / "state.json")
+        return state is not None and not alive(Identity(*state["supervisor"]))
 
     def names(self) -> Iterable[str]:
         """Every instance that has a folder."""

@@ -77,15 +77,15 @@ class FakeBackend:
             check(request)
             for member in members(request):
                 member_command(request, member)
-                if member.group.pool not in self.cluster.pools:
+                nodes = self.cluster.pools.get(member.group.pool)
+                if nodes is None:
                     raise Misconfigured(f"{self._name}: there is no pool {member.group.pool}")
+                if not any(member.group.per_member.fits_in(node.capacity) for node in nodes):
+                    raise Refused(f"{self._name}: no node is that large; ask for less", reason="NoMatchingFlavor")
             with self.cluster.changed:
-                present = self.cluster.launches.get(request.key)
-                if present is None:
+                if request.key not in self.cluster.launches:
                     launch = Launch(request, self.cluster.clock(), stop_code=self.cluster.stop_code)
                     self.cluster.launches[request.key] = launch
-                elif present.request != request:
-                    raise Refused(f"{self._name}: {request.key} is another launch", reason="KeyConflict")
             return self._handle(request.key)
 
     def start(self, handle: Handle) -> None:

@@ -89,6 +89,8 @@ class FakeCluster:
         self.faults = Faults("fake")
         self.launches: dict[str, Launch] = {}
         self.calls: list[tuple[str, str]] = []
+        self.on_run: Callable[[str], None] | None = None  # members act: called when a launch begins to run
+        self.on_told: Callable[[str, NoticeKind], None] | None = None  # and when they are told something
         self.changed = Condition()
         self.changes: list[str] = []  # keys in the order of their changes: the watch's cursor counts them
 
@@ -118,6 +120,8 @@ class FakeCluster:
                 self._end(key, End(Reason.USER_CANCELLED, detail="stopped before it started"))
             elif grace_s == 0:
                 self.expire(key)
+            elif self.on_told:
+                self.on_told(key, kind)
             elif launch.stop_code is not None:
                 for rank in launch.living:
                     launch.codes[rank] = launch.stop_code
@@ -126,6 +130,8 @@ class FakeCluster:
     def tell(self, key: str, kind: NoticeKind, deadline_s: int | None) -> None:
         with self.changed:
             self.launches[key].told.append((kind, deadline_s))
+            if self.on_told:
+                self.on_told(key, kind)
 
     # What a test does
 
@@ -137,6 +143,8 @@ class FakeCluster:
                 launch.phase, launch.started_at, launch.starts = Phase.RUNNING, self.clock(), launch.starts + 1
                 launch.logs = dict.fromkeys(launch.ranks, b"")
                 self._touch(key)
+                if self.on_run:
+                    self.on_run(key)
 
     def finish(self, key: str, rank: int | None = None, code: int = 0) -> None:
         """A member (all: None) exits with a code. A failure takes the rest of the gang with it."""
@@ -190,7 +198,9 @@ class FakeCluster:
         """Somebody uses a node without us."""
         with self.changed:
             for pool, nodes in self.pools.items():
-                self.pools[pool] = [replace(n, foreign=amount) if n.name == node else n for n in nodes]
+                self.pools[pool] = [
+                    replace(n, foreign=_at_most(amount, n.capacity)) if n.name == node else n for n in nodes
+                ]
 
     def used(self, node: str) -> Resources:
         """What our launches hold on a node now."""
@@ -241,3 +251,12 @@ class FakeCluster:
             self.launches[key].sequence += 1
         self.changes.append(key)
         self.changed.notify_all()
+
+
+def _at_most(amount: Resources, limit: Resources) -> Resources:
+    pairs = zip(_parts(amount), _parts(limit), strict=True)
+    return Resources(*(min(one, other) for one, other in pairs))
+
+
+def _parts(amount: Resources) -> tuple[int, int, int, int]:
+    return amount.accelerators, amount.cpus, amount.memory, amount.disk
