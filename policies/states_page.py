@@ -49,11 +49,8 @@ def page() -> str:
 
 
 def _edges(edges: Mapping[_S, frozenset[_S]]) -> str:
-    order = list(edges)
-    rows = (
-        (state.value, ", ".join(to.value for to in order if to in after) or "(an end)")
-        for state, after in edges.items()
-    )
+    order = list(type(next(iter(edges))))  # the words' own order: that of a set is another in every process
+    rows = ((state.value, ", ".join(to.value for to in order if to in edges[state]) or "(an end)") for state in order)
     return _table(("From", "To"), rows)
 
 

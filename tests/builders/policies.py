@@ -87,15 +87,17 @@ def live(name: str, *where: Placed, tenant: str = "a", klass: PriorityClass = P2
     return LiveAttempt(id=name, tenant=tenant, klass=klass, placed=where, **values)
 
 
-def quota(tenant: str, min: int, max: int | None, lendable: int = 0, of: str = FLAVOR) -> Quota:
-    ceiling = None if max is None else max * 1000
-    return Quota(tenant, of, Resource.ACCELERATORS, min * 1000, ceiling, lendable * 1000)
+def quota(tenant: str, least: int, most: int | None, lendable: int = 0, of: str = FLAVOR) -> Quota:
+    """min, max and lendable in GPUs."""
+    ceiling = None if most is None else most * 1000
+    return Quota(tenant, of, Resource.ACCELERATORS, least * 1000, ceiling, lendable * 1000)
 
 
 def snapshot(**parts: Any) -> Snapshot:
     """One flavor unless told otherwise; tenants are made from what is named."""
     found = Snapshot(**{"flavors": (flavor(),), **parts})
-    named = {one.tenant for one in (*found.queued, *found.live, *found.quotas)}
+    named = {one.tenant for one in found.queued} | {one.tenant for one in found.live}
+    named |= {one.tenant for one in found.quotas}
     paths = {path for name in named for path in Tenant(name).lineage}
     return replace(found, tenants=tuple(Tenant(path) for path in sorted(paths))) if not found.tenants else found
 
