@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from gateway.ledger import limits
 from gateway.ledger.accounts import Key, Line, book, locked
-from gateway.ledger.limits import Amounts, amounts_of
+from gateway.ledger.limits import Amounts, LimitExceeded, amounts_of
 from gateway.ledger.lineage import Level, lineage
-from gateway.ledger.meter import HOUR_MS, Meter, Times, gpu_milli_of
+from gateway.ledger.meter import GPU_MS, HOUR_MS, Meter, Times, gpu_milli_of
 from gateway.ledger.tables.accounts import BorrowingRow
 from gateway.ledger.tables.work import LeaseRow
 from gateway.ledger.transition import move_lease
@@ -25,6 +25,8 @@ from policies.decisions import Loan
 from policies.snapshot import Placed
 from policies.states import LIVE_LEASE_STATES
 from policies.vocabulary import Account, LeaseState, Payer, PriorityClass, Resource
+
+__all__ = ["LimitExceeded", "post_known_use", "release", "take", "victim_settled", "void_contingent"]
 
 ROLLING_MS: Final = HOUR_MS
 """What a lease without max_duration holds ahead; `gateway.ledger.accrual` renews it."""
@@ -99,7 +101,11 @@ def take(
 
 def victim_settled(session: Session, victim_attempt_id: str) -> list[str]:
     """Give the victim's share to those who wait for it; the attempts whose lease is held from now on."""
-    waiting = _lock(session, "state = 'contingent' AND contingent_on @> jsonb_build_array(:attempt)", victim_attempt_id)
+    waiting = _lock(
+        session,
+        "state = 'contingent' AND contingent_on @> jsonb_build_array(CAST(:attempt AS text))",
+        victim_attempt_id,
+    )
     if not waiting:
         return []
     freed = _amounts_of_attempt(session, victim_attempt_id)
@@ -158,6 +164,9 @@ def release(
         ],
         data={"attempt": lease.attempt_id, "payer": payer, "unknown": unknown},
     )
+    more = meter.gpu_ms(after.used_ms) - meter.gpu_ms(before.used_ms)
+    now: datetime = session.execute(select(text("now()"))).scalar_one()
+    limits.charge_allowance(session, levels, PriorityClass(lease.klass), more, min(used_until or now, now))
     posted = lease.state == LeaseState.HELD and (unknown or after.used_ms > 0)
     move_lease(
         session,
@@ -201,16 +210,24 @@ def void_contingent(session: Session, attempt_id: str) -> bool:
     return bool(found) and release(session, found[0], used_from=None, used_until=None, payer=Payer.NOBODY)
 
 
-def of_attempt(session: Session, attempt_id: str) -> LeaseRow | None:
-    """The lease of an attempt, locked."""
-    found = _lock(session, "attempt_id = :attempt", attempt_id)
-    return found[0] if found else None
+def lock_for_end(session: Session, attempt_id: str) -> LeaseRow | None:
+    """The lease of an attempt, locked together with those that wait for its end and with every account of theirs.
 
-
-def keys_of(session: Session, lease: LeaseRow) -> list[Key]:
-    """Every account that resolving this lease will touch."""
-    levels = lineage(session, lease.tenant_id)
-    return [*_concurrency_keys(levels, amounts_of(lease.items)), *meter_of(lease, levels).keys()]
+    Settling resolves one lease, gives its share to others and may grant credit: asked for once, in one order.
+    """
+    where = """(attempt_id = :attempt OR (state = 'contingent' AND contingent_on @> jsonb_build_array(
+        CAST(:attempt AS text))))"""
+    found = _lock(session, where, attempt_id)
+    keys: list[Key] = []
+    for lease in found:
+        levels = lineage(session, lease.tenant_id)
+        meter = meter_of(lease, levels)
+        keys += _concurrency_keys(levels, amounts_of(lease.items))
+        keys += meter.keys()
+        for flavor in meter.gpu_milli:
+            keys += [Key(Account.CREDIT, lease.tenant_id, flavor, GPU_MS), Key(Account.ISSUANCE, None, flavor, GPU_MS)]
+    locked(session, keys)
+    return next((lease for lease in found if lease.attempt_id == attempt_id), None)
 
 
 def meter_of(lease: LeaseRow, levels: Sequence[Level]) -> Meter:

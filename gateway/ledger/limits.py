@@ -83,7 +83,7 @@ def victims(session: Session, attempts: Sequence[str]) -> tuple[Victim, ...]:
 
 
 def covered(session: Session, levels: Sequence[Level]) -> dict[tuple[int, str, str], int]:
-    """Per level: what contingent leases below it wait for and victims below it still hold: it is held once, not twice."""
+    """Per level: what contingent leases below wait for and victims below still hold: held once, not twice."""
     found: dict[tuple[int, str, str], int] = {}
     for row in session.execute(_CONTINGENT).all():
         mine = [level for level in levels if level.holds(row.path)]
@@ -160,6 +160,36 @@ def check_allowance(session: Session, levels: Sequence[Level], klass: PriorityCl
             )
 
 
+def charge_allowance(
+    session: Session, levels: Sequence[Level], klass: PriorityClass, gpu_ms: int, until: datetime
+) -> None:
+    """Count use that ended at `until` (negative: a correction) against every allowance on the path."""
+    if klass is PriorityClass.P2 or gpu_ms == 0:
+        return
+    for row in session.execute(_ALLOWANCES, {"tenants": [level.id for level in levels], "klass": klass}).all():
+        # Use up to the very end of a period belongs to it; whatever comes later to the next.
+        over = until > row.period_started_at + timedelta(seconds=row.period_s)
+        values = {
+            "tenant": row.tenant_id,
+            "klass": klass,
+            "used": max(0, gpu_ms + (0 if over else row.used_gpu_ms)),
+            "started": period_start(row) if over else row.period_started_at,
+        }
+        session.execute(_CHARGE, values)
+
+
+def allowance_left(session: Session, levels: Sequence[Level], klass: PriorityClass) -> bool:
+    """Whether the path has an allowance of the class and none of them is used up."""
+    rows = session.execute(_ALLOWANCES, {"tenants": [level.id for level in levels], "klass": klass}).all()
+    return bool(rows) and all(period_over(row) or row.used_gpu_ms < row.gpu_ms for row in rows)
+
+
+_CHARGE = text(
+    """
+    UPDATE class_allowances SET used_gpu_ms = :used, period_started_at = :started
+    WHERE tenant_id = :tenant AND klass = :klass
+    """
+)
 _BUDGETS = text(
     """
     SELECT tenant_id, unit, amount, period_s, spent_before, period_started_at, now() AS now FROM budgets

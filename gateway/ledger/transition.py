@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, Table, func, select, update
+from sqlalchemy import ColumnElement, Row, Table, func, null, select, update
 from sqlalchemy.orm import Session
 
 from gateway.ledger import events
@@ -49,7 +49,7 @@ def move_job(
         changes["started_at"] = func.coalesce(_JOBS.c.started_at, at or func.now())
     if not JOB_EDGES[to]:
         changes["ended_at"] = at or func.now()
-        changes["pending"] = None
+        changes["pending"] = null()
     row = _guarded(session, _JOBS, job_id, predecessors(JOB_EDGES, to), version, changes)
     if row is None:
         return False

@@ -164,8 +164,8 @@ class World:
             session.execute(text("UPDATE jobs SET state = 'RUNNING' WHERE id = :id"), {"id": made.job_id})
             session.execute(
                 text(
-                    "UPDATE leases SET created_at = now() - :past, covers_until = covers_until - CAST(:past AS interval)"
-                    " WHERE id = :id"
+                    "UPDATE leases SET created_at = now() - :past,"
+                    " covers_until = covers_until - CAST(:past AS interval) WHERE id = :id"
                 ),
                 {"past": past, "id": made.lease_id},
             )

@@ -1,0 +1,205 @@
+"""What the end of an attempt means for its job: another attempt, the end, or, for an array, the end of one index.
+
+Runs inside `gateway.ledger.settlement`, which holds the job's lock. Never touches leases.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import null, text
+from sqlalchemy.orm import Session
+
+from gateway.ledger.codec import from_ms
+from gateway.ledger.tables.work import AttemptRow, JobRow
+from gateway.ledger.transition import move_job
+from policies.arrays import array_end
+from policies.reasons import Verdict
+from policies.retry import Counters, Next, next_step
+from policies.settings import PolicySettings
+from policies.vocabulary import JobState, Reason
+
+_MAX_AVOIDED: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """What settlement knows of the end."""
+
+    reason: Reason
+    verdict: Verdict
+    ended_at: datetime
+    now_ms: int
+    exit_code: int | None
+    message: str
+    bad_nodes: tuple[str, ...] = ()
+    credit_gpu_ms: int = 0
+
+
+def settle_job(session: Session, job: JobRow, attempt: AttemptRow, end: JobEnd, settings: PolicySettings) -> str:
+    """Change the job (and the task of an array); the job's state afterwards."""
+    if job.ended_at is not None:
+        return job.state
+    if job.array_size is not None and attempt.chunk is not None:
+        return _settle_tasks(session, job, attempt, end, settings)
+    step = next_step(
+        end.verdict,
+        Counters(job.failures, job.preemptions, job.revocations),
+        retry_max=_retry_max(job, end),
+        now_ms=end.now_ms,
+        settings=settings,
+        cancel_wanted=job.want_cancel,
+    )
+    values = {**_counters(step), **_memory(session, job, attempt, end)}
+    return _move(session, job, step.job_state, end, values, step.not_before_ms)
+
+
+def _move(  # noqa: PLR0917  (private, one caller's facts)
+    session: Session,
+    job: JobRow,
+    to: JobState,
+    end: JobEnd,
+    values: Mapping[str, Any],
+    not_before_ms: int | None = None,
+) -> str:
+    data: dict[str, Any] = {"exit_code": end.exit_code}
+    if end.credit_gpu_ms:
+        data["credit_gpu_ms"] = end.credit_gpu_ms
+    changes = dict(values)
+    reason = end.reason
+    if to is JobState.QUEUED:
+        changes["pending"] = null()
+        changes["not_before"] = None if not_before_ms is None else from_ms(not_before_ms)
+    else:
+        changes["exit_code"] = end.exit_code
+        if to is JobState.CANCELLED:
+            reason = Reason.USER_CANCELLED
+    if not move_job(session, job.id, to, reason=reason, message=end.message, values=changes, data=data):
+        raise AssertionError(f"job {job.id} was {job.state} under its lock and would not become {to}")
+    return to
+
+
+def _retry_max(job: JobRow, end: JobEnd) -> int:
+    """How many failures are forgiven; none when the spec forgives only other events or its time for tries is over."""
+    retry = job.request.get("retry") or {}
+    allowed = retry.get("on_events") or []
+    if allowed and end.reason.value not in allowed:
+        return 0
+    limit_s = retry.get("max_duration_s")
+    began = job.started_at or job.submitted_at
+    if limit_s is not None and end.ended_at - began >= timedelta(seconds=limit_s):
+        return 0
+    return int(retry.get("max") or 0)
+
+
+def _counters(step: Next) -> dict[str, Any]:
+    return {"failures": step.failures, "preemptions": step.preemptions, "revocations": step.revocations}
+
+
+def _memory(session: Session, job: JobRow, attempt: AttemptRow, end: JobEnd) -> dict[str, Any]:
+    """What the next attempt must know: nodes to avoid, and whether this one left anything newer to begin from."""
+    found: dict[str, Any] = {}
+    if end.verdict.avoid_node and end.bad_nodes:
+        known = list(job.request.get("avoid_nodes", ()))
+        avoided = [*known, *(node for node in end.bad_nodes if node not in known)][-_MAX_AVOIDED:]
+        found["request"] = {**job.request, "avoid_nodes": avoided}
+    progressed = session.execute(_PROGRESSED, {"job": job.id, "number": attempt.number}).scalar_one()
+    idle = end.reason is Reason.SAVED_AND_EXITED and not progressed
+    found["no_progress"] = job.no_progress + 1 if idle else 0
+    return found
+
+
+def _settle_tasks(session: Session, job: JobRow, attempt: AttemptRow, end: JobEnd, settings: PolicySettings) -> str:
+    """Each index of the chunk ends or is queued again by its own counters; the job ends when every index has."""
+    first = attempt.first_index if attempt.first_index is not None else attempt.chunk
+    last = attempt.last_index if attempt.last_index is not None else attempt.chunk
+    assert first is not None
+    assert last is not None
+    session.execute(_MAKE_TASKS, {"job": job.id, "first": first, "last": last, "attempt": attempt.id})
+    ended = failed = 0
+    step: Next | None = None
+    for task in session.execute(_TASKS, {"job": job.id, "first": first, "last": last}).all():
+        step = next_step(
+            end.verdict,
+            Counters(task.failures, job.preemptions, job.revocations),
+            retry_max=_retry_max(job, end),
+            now_ms=end.now_ms,
+            settings=settings,
+            cancel_wanted=job.want_cancel or task.want_cancel,
+        )
+        over = step.job_state is not JobState.QUEUED
+        ended += over
+        failed += over and step.job_state is JobState.FAILED
+        session.execute(
+            _TASK,
+            {
+                "job": job.id,
+                "index": task.index,
+                "state": step.job_state.value,
+                "reason": end.reason.value,
+                "exit_code": end.exit_code if over else None,
+                "failures": step.failures,
+            },
+        )
+    values = {
+        "array_ended": job.array_ended + ended,
+        "array_failed": job.array_failed + failed,
+        **({} if step is None else {"preemptions": step.preemptions, "revocations": step.revocations}),
+    }
+    return _array_state(session, job, end, values)
+
+
+def _array_state(session: Session, job: JobRow, end: JobEnd, values: Mapping[str, Any]) -> str:
+    array = job.request.get("array") or {}
+    live = session.execute(_LIVE, {"job": job.id}).scalar_one()
+    assert job.array_size is not None
+    result = array_end(
+        size=job.array_size,
+        ended=values["array_ended"],
+        failed=values["array_failed"],
+        max_failed=int(array.get("max_failed") or 0),
+        cancelled=job.want_cancel,
+    )
+    if result is None and job.want_cancel and not live:
+        result = JobState.CANCELLED  # the indexes that never began will not
+    if result is None and not live:
+        return _move(session, job, JobState.QUEUED, end, values)
+    if result is None:
+        session.execute(_COUNT, {"id": job.id, **values})
+        return job.state
+    return _move(session, job, result, end, values)
+
+
+_PROGRESSED = text(
+    "SELECT EXISTS (SELECT FROM checkpoints WHERE job_id = :job AND attempt_number = :number AND verified >= 1)"
+)
+_MAKE_TASKS = text(
+    """
+    INSERT INTO tasks (job_id, index, state, attempts, attempt_id)
+    SELECT :job, n, 'ADMITTED', 1, :attempt FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS n
+    ON CONFLICT DO NOTHING
+    """
+)
+_TASKS = text(
+    """
+    SELECT index, failures, want_cancel FROM tasks
+    WHERE job_id = :job AND index BETWEEN :first AND :last AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+    ORDER BY index FOR UPDATE
+    """
+)
+_TASK = text(
+    """
+    UPDATE tasks SET state = :state, reason = :reason, exit_code = :exit_code, failures = :failures
+    WHERE job_id = :job AND index = :index
+    """
+)
+_LIVE = text("SELECT count(*) FROM attempts WHERE job_id = :job AND ended_at IS NULL")
+_COUNT = text(
+    """
+    UPDATE jobs SET array_ended = :array_ended, array_failed = :array_failed, version = version + 1,
+        preemptions = coalesce(CAST(:preemptions AS int), preemptions),
+        revocations = coalesce(CAST(:revocations AS int), revocations)
+    WHERE id = :id
+    """
+)
