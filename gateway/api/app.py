@@ -12,6 +12,7 @@ from gateway.api.deps import Deps
 from gateway.api.hub import Hub
 from gateway.api.routes import (
     accounts,
+    attempt,
     audit,
     capacity,
     grants,
@@ -43,6 +44,7 @@ ROUTERS = (
     accounts,
     audit,
     operators,
+    attempt,
 )
 _PROBLEM = {"model": Problem, "description": "Problem", "content": {problems.MEDIA_TYPE: {}}}
 

@@ -11,7 +11,6 @@ from gateway.api.problems import ProblemError
 
 PING: Final = KEEPALIVE_COMMENT
 PING_EVERY_S: Final = 15.0
-RETRY: Final = format_sse_event(retry=1000)
 HEADERS: Final[Mapping[str, str]] = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 # CSI, OSC and the other escape sequences (ECMA-48), then every control character but newline and tab.
 _ESCAPES: Final = re.compile(

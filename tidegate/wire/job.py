@@ -242,3 +242,9 @@ class NoticeView(Loose):
     kind: str = ""
     number: int = 0
     deadline: datetime | None = None
+
+
+class BrokenCheckpoint(Wire):
+    """A checkpoint whose digests did not hold when it was read back (L2)."""
+
+    url: str = Field(min_length=1, max_length=2048)

@@ -110,7 +110,6 @@ def _read(deps: Deps, job_id: UUID, after: int) -> tuple[list[wire.Event], bool]
 
 async def _event_stream(request: Request, deps: Deps, hub: Hub, job_id: UUID, after: int) -> AsyncIterator[bytes]:
     quiet = streams.Quiet()
-    yield streams.RETRY
     while not hub.closing and not await request.is_disconnected():
         found, ended = await asyncio.to_thread(_read, deps, job_id, after)
         for event in found:

@@ -118,7 +118,6 @@ async def _stream(request: Request, hub: Hub, chunks: Iterator[LogChunk]) -> Asy
     """Whole lines, or what is there when it goes quiet; the id of an event is the byte behind it."""
     quiet = streams.Quiet()
     pending, last = b"", None
-    yield streams.RETRY
     try:
         while not hub.closing and not await request.is_disconnected():
             chunk = await asyncio.to_thread(_next, chunks)
