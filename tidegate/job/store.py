@@ -10,7 +10,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, BinaryIO, Callable, Iterable, List, Mapping, Optional, Set, Tuple, Union
 
 from tidegate.job import durable, fence, saving
 from tidegate.job import manifest as manifests
@@ -83,6 +83,7 @@ class Checkpoints:
         self.root = self.folder.parent
         self.save_timeout_s = save_timeout_s
         self._on_saved = on_saved
+        self._own: Set[Path] = set()
 
     def save(
         self,
@@ -133,6 +134,7 @@ class Checkpoints:
             else:
                 saving.await_published(plan)
         saved = self._look(final)
+        self._own.add(final)
         if self.context.rank == 0 and self._on_saved is not None:
             self._on_saved(saved)
         return saved
@@ -214,7 +216,7 @@ class Checkpoints:
             return []
         good, bad = self.list()
         kept, old = good[:keep], good[keep:]
-        spared = next((found for found in (*kept, *old) if _is_unharmed(found)), None)
+        spared = next((found for found in (*kept, *old) if self._is_unharmed(found)), None)
         if spared is None:
             return []
         removed = [found.path for found in old if found is not spared]
@@ -225,6 +227,16 @@ class Checkpoints:
         for path in removed:
             saving.remove(path)
         return removed
+
+    def _is_unharmed(self, found: Checkpoint) -> bool:
+        """What this process saved was digested on its way; reading it all again at each pruning would cost a save."""
+        if found.path in self._own:
+            return True
+        try:
+            manifests.check_digests(found.path, found.manifest)
+        except InvalidCheckpoint:
+            return False
+        return True
 
     def _follow_choice(self, timeout_s: float) -> Optional[Checkpoint]:
         deadline = time.monotonic() + timeout_s
@@ -259,14 +271,6 @@ class Checkpoints:
             raise InvalidCheckpoint(f"manifest says step {manifest.step}")
         manifests.check_complete(folder, manifest)
         return Checkpoint(folder, manifest, verified)
-
-
-def _is_unharmed(found: Checkpoint) -> bool:
-    try:
-        manifests.check_digests(found.path, found.manifest)
-    except InvalidCheckpoint:
-        return False
-    return True
 
 
 def _is_temporary(path: Path) -> bool:
