@@ -77,7 +77,7 @@ _SUBMIT = text(
     ), woken AS (
         SELECT pg_notify('tidegate_work', '') FROM (SELECT 1 FROM made LIMIT 1) AS any_made
     )
-    SELECT made.id FROM made LEFT JOIN (SELECT count(*) FROM woken) AS w ON true
+    SELECT made.id, w.wakes FROM made CROSS JOIN (SELECT count(*) AS wakes FROM woken) AS w
     """  # noqa: S608  (only our own column lists are joined in)
 )
 _KNOWN = text(
