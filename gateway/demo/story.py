@@ -14,7 +14,7 @@ from tidegate.wire.spec import JobSpec
 INTERRUPT_AT_STEP = 30
 PREEMPT_AT_STEP = 45
 _LOSS = re.compile(r"final_loss=(\S+)")
-_STEP = re.compile(r"step=(\d+)")
+_STEP = re.compile(r"step (\d+)")
 
 Interrupt = Callable[[str, int], str]
 """(attempt id, rank): the provider takes that member's instance back, with the pool's notice."""
