@@ -49,7 +49,7 @@ def test_a_ledger_that_was_only_used_holds(used: World) -> None:
         ("limit", "UPDATE quotas SET max = 7000"),
         (
             "events",
-            "INSERT INTO events (job_id, tenant_id, kind) SELECT id, tenant_id, 'X' FROM jobs WHERE ended_at > '-infinity'",
+            "INSERT INTO events (job_id, tenant_id, kind) SELECT id, tenant_id, 'X' FROM jobs WHERE ended_at <= now()",
         ),
     ],
 )
