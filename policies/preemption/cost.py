@@ -101,7 +101,7 @@ def cost_of(
         and attempt.ends_by_ms is not None
         and attempt.ends_by_ms <= attempt.deadline_ms < attempt.ends_by_ms + lost + attempt.restart_ms
     )
-    falls = tenant_use >= tenant_min > tenant_use - gpus
+    falls = tenant_min > 0 and tenant_use >= tenant_min > tenant_use - gpus
     day_of_min = max(tenant_min, MILLI) * DAY_MS
     relief = min(settings.debt_relief_days * settings.debt_relief_ms, settings.debt_relief_ms * debt // day_of_min)
     penalty = Penalty(
