@@ -12,7 +12,39 @@ from tests.unit.client.conftest import Ask
 from tidegate import AsyncClient, Client, JobSpec
 from tidegate.client.bind import _Method
 
-WANTED = ["submit", "submit_batch", "get", "list", "cancel", "hold", "unhold", "resize", "checkpoint", "update", "requeue", "explain", "events", "logs", "wait", "tasks", "whoami", "quotas", "usage", "credits", "statement", "tenants", "flavors", "pools", "backends", "tokens", "grants", "audit", "apply", "diff", "upload_workdir"]
+WANTED = [
+    "submit",
+    "submit_batch",
+    "get",
+    "list",
+    "cancel",
+    "hold",
+    "unhold",
+    "resize",
+    "checkpoint",
+    "update",
+    "requeue",
+    "explain",
+    "events",
+    "logs",
+    "wait",
+    "tasks",
+    "whoami",
+    "quotas",
+    "usage",
+    "credits",
+    "statement",
+    "tenants",
+    "flavors",
+    "pools",
+    "backends",
+    "tokens",
+    "grants",
+    "audit",
+    "apply",
+    "diff",
+    "upload_workdir",
+]
 NAMES = [
     "crazy|name",
     "Big simulation",
