@@ -4,6 +4,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -12,6 +13,7 @@ from backends.errors import BackendError, NoCapacity, OutcomeUnknown
 from backends.local.client import Files
 from backends.local.config import LocalPool
 from backends.local.files import locked
+from backends.local.folders import make_for
 from backends.local.machines import Machines
 from backends.local.placing import NOTHING, Slot, choose_port, place, slot
 from backends.local.records import InstanceView, Placement, Record
@@ -86,8 +88,13 @@ class Launcher:
 
     def placed(self) -> Iterable[Record]:
         """Live launches that hold seats."""
-        records = (self.files.record(key) for key in self.files.live_keys())
-        return [record for record in records if record is not None and record.placement is not None]
+        found = []
+        for key in self.files.live_keys():
+            with suppress(ValueError, KeyError, TypeError):  # One spoilt record must not stop every other launch.
+                record = self.files.record(key)
+                if record is not None and record.placement is not None:
+                    found.append(record)
+        return found
 
     def is_open(self, node: str) -> bool:
         """Whether something new may be started on a node: not while its instance is being taken away."""
@@ -124,6 +131,8 @@ class Launcher:
         return chosen
 
     def _start_members(self, record: Record, placement: Placement) -> None:
+        if record.uid is not None and record.request.checkpoint_url:
+            make_for(record.request.checkpoint_url, record.uid)
         specs = member_specs(
             record.request,
             placement,
@@ -143,9 +152,11 @@ class Launcher:
         if placement.instances:
             return placement
         chosen = {}
-        for node in sorted({seat.node for seat in placement.seats}):
-            with locked(self.files.slot_lock(node), self.config.timeout_s / 2):
-                chosen[node] = self.machines.ensure(self._pool_of(node), node).id
+        with ExitStack() as locks:  # In the order of their names, as everybody takes them.
+            for node in sorted({seat.node for seat in placement.seats}):
+                locks.enter_context(locked(self.files.slot_lock(node), self.config.timeout_s / 4))
+                chosen[node] = self.machines.begin(self._pool_of(node), node)
+            self.machines.wait(chosen.values(), self.config.timeout_s / 2)
         placement = replace(placement, instances=chosen)
         self.files.write_placement(record.key, placement)
         return placement

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from backends.errors import BackendError
 from backends.local.client import Files
@@ -14,6 +14,8 @@ from backends.local.read import StopRest, conclude, departures, observation, sto
 from backends.local.records import Ended, InstanceView, Record, instant
 from backends.types import End, Handle, NoticeKind, Observation, Phase
 from policies.vocabulary import Reason
+
+FINISHED: Final = -1  # instead of a sequence: an ended launch never changes, so nobody looks at it again
 
 
 class Looker:
@@ -44,16 +46,17 @@ class Looker:
 
     def changed(self, cursor: int, seen: dict[str, int]) -> Sequence[Observation]:
         """What changed after the cursor and was not seen with its present sequence, the oldest change first."""
-        keys = set(self.files.live_keys()) | (set(seen) if seen else set(self.files.all_keys()))
+        known = set(seen) if seen else set(self.files.all_keys())
+        keys = {key for key in known if seen.get(key) != FINISHED} | set(self.files.live_keys())
         found = []
         for key in sorted(keys):
             with suppress(BackendError, OSError, LockTimeoutError, ValueError, KeyError):
                 one = self.look(Handle(self.name, key, f"{self.name}/{key}"))
-                fresh = one.sequence > max(cursor if key not in seen else 0, seen.get(key, 0))
+                fresh = one.sequence > seen.get(key, cursor)
                 if one.phase is Phase.ABSENT:
                     fresh = seen.pop(key, None) is not None
                 else:
-                    seen[key] = max(one.sequence, seen.get(key, 0))
+                    seen[key] = FINISHED if one.phase is Phase.ENDED else max(one.sequence, seen.get(key, 0))
                 if fresh:
                     found.append(one)
         return sorted(found, key=lambda one: one.sequence)

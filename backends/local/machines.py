@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,6 @@ from backends.local.instance import ask
 from backends.local.records import InstanceView, Record
 from policies.vocabulary import CapacityType, Reason
 
-START_S: Final = 10.0
 LOOK_S: Final = 0.01
 SOCKET_BYTES: Final = 100  # a Unix socket's path ends at 107
 PASSED: Final = ("HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")  # never what the worker was given in secret
@@ -70,13 +70,16 @@ class Machines:
         slot = read_json(self.files.root / "slots" / f"{node}.json")
         return None if slot is None else self.view(slot["instance"])
 
-    def ensure(self, pool: LocalPool, node: str) -> InstanceView:
-        """A living instance on the slot. The caller holds the slot's lock. NoCapacity while one is being taken away."""
+    def begin(self, pool: LocalPool, node: str) -> str:
+        """The instance of the slot, made where there is none; it may still be starting. Call `wait` before using it.
+
+        The caller holds the slot's lock. NoCapacity while the present one is being taken away.
+        """
         present = self.on_slot(node)
         if present is not None and present.alive:
             if not present.usable:
                 raise NoCapacity(f"{self.files.name}: {node} is being taken away", reason="NodeInterrupted")
-            return present
+            return present.id
         name = f"i-{secrets.token_hex(6)}"
         folder = self.root / name
         folder.mkdir(mode=0o711)
@@ -84,7 +87,18 @@ class Machines:
         write_json(folder / "instance.json", self._spec(pool, node, name))
         write_json(self.files.root / "slots" / f"{node}.json", {"instance": name})
         self._launch(folder)
-        return self._wait(name)
+        return name
+
+    def wait(self, instances: Iterable[str], timeout_s: float) -> None:
+        """Until all of them live. NoCapacity when one does not come up in time; that one is told to end."""
+        deadline = time.monotonic() + timeout_s
+        for name in instances:
+            while not ((view := self.view(name)) is not None and view.alive):
+                if (view is not None and view.state == "ended") or time.monotonic() > deadline:
+                    self.order(name, "end", {})
+                    text = f"{self.files.name}: instance {name} did not come up; read the logs in {self.root / name}"
+                    raise NoCapacity(text)
+                time.sleep(LOOK_S)
 
     def statuses(self, record: Record) -> dict[int, dict[str, Any]]:
         """rank → what its agent last wrote, without asking anybody: agents may be busy, or dead."""
@@ -166,7 +180,7 @@ class Machines:
         }
 
     def _launch(self, folder: Path) -> None:
-        """Start the supervisor; it detaches itself, so that it outlives us and leaves no zombie to us."""
+        """Start the supervisor. It detaches itself: it outlives us, and leaves us a child that is soon collected."""
         environment = {name: os.environ[name] for name in PASSED if name in os.environ}
         paths = [str(PACKAGES), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -174,31 +188,10 @@ class Machines:
         environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
         argv = [sys.executable, "-m", "backends.local.instance", str(folder)]
         with (folder / "supervisor.log").open("ab") as log:
-            try:
-                subprocess.run(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    cwd="/",
-                    check=True,
-                    timeout=START_S,
-                )
-            except subprocess.SubprocessError as error:
-                raise NoCapacity(f"{self.files.name}: {folder.name} did not start; read {log.name}") from error
-
-    def _wait(self, name: str) -> InstanceView:
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            view = self.view(name)
-            if view is not None and view.alive:
-                return view
-            if view is not None and view.state == "ended":
-                break
-            time.sleep(LOOK_S)
-        self.order(name, "end", {})
-        raise NoCapacity(f"{self.files.name}: instance {name} did not come up; read the logs in {self.root / name}")
+            child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/", start_new_session=True
+            )
+        threading.Thread(target=child.wait, name=f"collect-{folder.name}", daemon=True).start()
 
 
 def _short_folder(root: Path) -> Path:
