@@ -7,6 +7,7 @@ member follows. Single-threaded, so that fork is safe.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -49,6 +50,7 @@ class Keeper:
         self._limit_at: Optional[float] = None
         self._failed: Optional[Dict[str, Any]] = None
         self._notices = 0
+        self._unwritten = False
         self._input = b""
 
     def run(self) -> None:
@@ -60,7 +62,7 @@ class Keeper:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         os.set_blocking(0, False)
         self._next_phase()
-        while self._status["state"] != "ended":
+        while self._status["state"] != "ended" or self._unwritten:
             watched = [0, wake] + ([] if self._errors is None else [self._errors])
             ready, _, _ = select.select(watched, [], [], self._timeout())
             if wake in ready:
@@ -94,7 +96,11 @@ class Keeper:
         deadline = None if grace_s is None else now + grace_s
         self._notices += 1
         notice = {"kind": kind, "deadline": deadline, "grace_s": grace_s, "id": self._notices}
-        durable.write_json(self._place.notice, notice, mode=0o600, owner=child.owner_of(self._spec))
+        try:
+            durable.write_json(self._place.notice, notice, mode=0o600, owner=child.owner_of(self._spec))
+        except OSError as error:
+            # The signal alone still means "save and leave"; a full disk must not cost the member its notice.
+            self._complain(f"the notice could not be written: {error}")
         self._told = set()
         self._tell_until = time.monotonic() + LATE_S
         self._signal()
@@ -142,6 +148,8 @@ class Keeper:
 
     def _act_on_time(self) -> None:
         now = time.monotonic()
+        if self._unwritten:
+            self._persist()
         if self._child is None:
             return
         if self._limit_at is not None and now >= self._limit_at:
@@ -158,7 +166,7 @@ class Keeper:
     def _timeout(self) -> Optional[float]:
         now = time.monotonic()
         times = [at for at in (self._term_at, self._kill_at, self._limit_at) if at is not None and at != float("inf")]
-        if now < self._tell_until:
+        if now < self._tell_until or self._unwritten:
             times.append(now + TICK_S)
         if self._failed is not None or (self._kill_at is not None and now >= self._kill_at):
             times.append(now + TICK_S)  # a process in the kernel's hands takes its time
@@ -277,7 +285,21 @@ class Keeper:
     def _write(self, **changes: Any) -> None:
         self._status.update(changes)
         self._status["sequence"] = self._status.get("sequence", 0) + 1
-        self._place.write_status(self._status)
+        self._persist()
+
+    def _persist(self) -> None:
+        """A status that cannot be written now (disk full) is tried again; the member goes on meanwhile."""
+        try:
+            self._place.write_status(self._status)
+            self._unwritten = False
+        except OSError as error:
+            if not self._unwritten:
+                self._complain(f"the status could not be written: {error}")
+            self._unwritten = True
+
+    def _complain(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._log, f"tidegate-agent: {text}\n".encode(errors="replace"))
 
 
 def status_signal(status: int) -> int:

@@ -266,7 +266,10 @@ class Members:
                 state="ended", ended_at=time.time(), cause="NodeLost", detail="its keeper died with the agent"
             )
             status["sequence"] = status.get("sequence", 0) + 1
-            place.write_status(status)
+            try:
+                place.write_status(status)
+            except OSError as error:
+                log.warning("the end of %s could not be written: %s", place.path, error)
         return status
 
     def _let_go(self, member: _Member) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         should_save,
         should_stop,
     )
+    from tidegate.job.staging import Stager, Upload
     from tidegate.job.store import Checkpoint, Checkpoints, Rejected
     from tidegate.job.urls import ContextError
 
@@ -62,6 +63,7 @@ _HOMES = {
         "should_save",
         "should_stop",
     ),
+    "staging": ("Stager", "Upload"),
     "store": ("Checkpoint", "Checkpoints", "Rejected"),
     "urls": ("ContextError",),
 }
@@ -80,6 +82,8 @@ __all__ = [
     "SaveTimeout",
     "Session",
     "Shard",
+    "Stager",
+    "Upload",
     "checkpoints",
     "context",
     "exit_saved",

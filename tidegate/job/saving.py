@@ -47,6 +47,12 @@ def shard_name(rank: int, name: str) -> str:
     return f"rank-{rank:05d}/{name}"
 
 
+def check_name(name: str) -> None:
+    """A file's name in a save is a plain one."""
+    if PurePosixPath(name).name != name or name in {NOTE, ".", ".."}:
+        raise ValueError(f"file name {name!r} must be a plain name, without folders")
+
+
 def write_shards(save: Save, files: Mapping[str, Any]) -> None:
     """Write this rank's files, digesting as they pass, then the note that says they are all there."""
     if not files:
@@ -56,8 +62,7 @@ def write_shards(save: Save, files: Mapping[str, Any]) -> None:
     (folder / NOTE).unlink(missing_ok=True)
     entries: List[Dict[str, Any]] = []
     for name, content in files.items():
-        if PurePosixPath(name).name != name or name in {NOTE, ".", ".."}:
-            raise ValueError(f"file name {name!r} must be a plain name")
+        check_name(name)
         size, digest = _write(folder / name, content)
         if size == 0:
             raise ValueError(

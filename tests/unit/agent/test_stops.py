@@ -38,6 +38,7 @@ def test_a_notice_is_a_file_and_then_the_chosen_signal_and_stops_nothing(agent: 
     told = json.loads(agent.log("tg-1").splitlines()[1].partition(" ")[2])
     assert (told["kind"], told["grace_s"]) == ("checkpoint", 60)
     assert 59 < told["deadline"] - began < 62
+    eventually(lambda: agent.member("tg-1")["notice"])  # written after the signal, which is the more urgent
     member = agent.member("tg-1")
     assert (member["state"], member["notice"]["kind"], member["stop"]) == ("running", "checkpoint", None)
 
