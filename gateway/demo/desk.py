@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from rich.console import Console
 
-from tidegate.client import Client
+from tidegate.client import Client, ProblemError
 from tidegate.wire.job import Attempt, Event, JobDetail
 from tidegate.wire.spec import JobSpec
 
@@ -85,9 +86,12 @@ class Desk:
 
     def log(self, job: str, rank: int = 0) -> str:
         """What one member of the newest attempt has printed so far; "" before it was launched."""
-        if not self.attempts(job):
+        try:
+            return "".join(piece.text for piece in self.operator.logs(job, rank=rank))
+        except ProblemError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
             return ""
-        return "".join(piece.text for piece in self.operator.logs(job, rank=rank))
 
 
 def told(event: Event) -> str:

@@ -122,7 +122,8 @@ class Reporter:
                 return True
         except urllib.error.HTTPError as error:
             error.close()
-            log.debug("report to %s answered %s", path, error.code)
+            level = logging.DEBUG if error.code in {409, 429} or error.code >= 500 else logging.WARNING  # noqa: PLR2004
+            log.log(level, "report to %s answered %s", path, error.code)
             return error.code < 500 and error.code != 429  # noqa: PLR2004 - the names of HTTP are its numbers
         except (OSError, ValueError) as error:
             log.debug("report to %s not sent: %s", path, type(error).__name__)

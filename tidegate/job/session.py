@@ -128,7 +128,8 @@ class Session:
         reporter.checkpoint(
             {
                 "step": saved.step,
-                "url": str(saved.path),
+                # Named as the gateway named the folder, so that it recognises its own URL.
+                "url": f"{self.context.checkpoint_url.rstrip('/')}/{saved.path.name}",
                 "size": saved.manifest.size,
                 "save_ms": saved.manifest.save_ms,
                 "parts": list(saved.manifest.parts),
