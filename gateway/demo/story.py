@@ -133,7 +133,7 @@ def job_makers(workdir: str, url: str, python: str) -> tuple[Callable[..., JobSp
                 "resources": {"accelerators": "V100:2", "cpus": 2, "memory": "1Gi"},
                 "capacity": {"type": capacity},
                 "checkpoint": {"url": f"{url}/{name}", "interval": "30m"},
-                "max_duration": "10m",
+                "max_duration": "2h",
                 "gang_timeout": "2m",
                 "grace": "60s",
             }

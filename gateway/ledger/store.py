@@ -23,7 +23,13 @@ from policies.vocabulary import AttemptState, StopCause
 from workflows.messages import AttemptView, EndRequest, Settled
 from workflows.store import CommitReport, Cycle, Live, OutboxItem
 
-_TAKE = text("UPDATE arbiter SET epoch = epoch + 1, holder = :holder, beat = now() WHERE id = 1 RETURNING epoch")
+# The clock's epoch is beyond any that a database restored from a backup could know of: nobody comes back to life.
+_TAKE = text(
+    """
+    UPDATE arbiter SET epoch = greatest(epoch + 1, extract(epoch FROM now())::bigint), holder = :holder, beat = now()
+    WHERE id = 1 RETURNING epoch
+    """
+)
 
 
 class PostgresStore:
@@ -135,7 +141,8 @@ class PostgresStore:
         return in_transaction(self._engine, lambda s: self._settle(s, end))
 
     def accrue(self) -> int:
-        """See Store."""
+        """See Store. Old outbox rows are forgotten in passing."""
+        in_transaction(self._engine, outbox.prune)
         done = accrual.accrue(self._engine)
         for attempt_id in done.refused:
             self.ask_stop(attempt_id, StopCause.BUDGET, self._settings.default_grace_s)
