@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 
 from gateway.api import problems
 from gateway.api.bodies import Limits
@@ -52,6 +53,9 @@ _PROBLEM = {"model": Problem, "description": "Problem", "content": {problems.MED
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     hub: Hub = app.state.hub
+    # FastAPI builds routes when they are first looked at: here, not under the first requests.
+    for _ in iter_route_contexts(app.routes):
+        pass
     listening = asyncio.create_task(hub.listen(), name="tidegate-events")
     try:
         yield

@@ -133,8 +133,10 @@ def test_a_place_has_one_spelling(raw: str, normal: str) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    ["", "bucket/x", "s3:bucket", "s3://u:p@b/x", "s3://b/x?y=1", "s3://b/x#y", "s3://b/a%2fb", "s3://b/%2E%2e/x"]
-    + ["s3://b/a\\b", "s3://b/a b", "s3://b/\n", "s3://b:notaport/x", "../x", "s3://b/%5c"],
+    [
+        *("", "bucket/x", "s3:bucket", "../x", "s3://u:p@b/x", "s3://b:notaport/x", "s3://b/x?y=1", "s3://b/x#y"),
+        *("s3://b/a%2fb", "s3://b/%2E%2e/x", "s3://b/%5c", "s3://b/a\\b", "s3://b/a b", "s3://b/\n"),
+    ],
 )
 def test_what_is_no_plain_place_is_refused(raw: str) -> None:
     with pytest.raises(ValueError, match=r"."):
