@@ -108,7 +108,9 @@ class Store(Protocol):
         ...
 
     def launch_request(self, attempt_id: str, backend: str) -> LaunchRequest:
-        """What `backend` is to launch. The attempt's token is minted here anew, its digest stored, older ones dead."""
+        """What `backend` is to launch. A token is minted here, its digest stored. Earlier ones of this attempt live on:
+        after a lost answer the launch that exists holds one of them. All die with the attempt. LookupError: not live.
+        """
         ...
 
     def mark(self, attempt_id: str, to: AttemptState, *, at: datetime | None = None) -> bool:

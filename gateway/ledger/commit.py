@@ -38,7 +38,8 @@ _LOCK_ACCOUNTS = text(
         SELECT t.id, t.parent_id FROM tenants t WHERE t.id IN (SELECT tenant_id FROM jobs WHERE id = ANY(:ids))
         UNION SELECT t.id, t.parent_id FROM tenants t JOIN above ON t.id = above.parent_id
     )
-    SELECT id FROM accounts WHERE tenant_id IS NULL OR tenant_id IN (SELECT id FROM above) ORDER BY id FOR UPDATE
+    SELECT id FROM accounts WHERE tenant_id IS NULL OR tenant_id IN (SELECT id FROM above) ORDER BY id
+    FOR NO KEY UPDATE
     """
 )
 _WAIT = text(

@@ -52,6 +52,7 @@ _DARK = text(
     """
     UPDATE backends SET dark_since = coalesce(dark_since, now()), problem = :problem
     WHERE name = :name AND (dark_since IS NULL OR problem <> :problem)
+    RETURNING name
     """
 )
 _REST = text(
@@ -203,8 +204,8 @@ def answered(session: Session, backend: str) -> None:
 
 def dark(session: Session, backend: str, problem: str) -> None:
     """It does not answer: nothing is freed and nothing expires; the arbiter stops placing there."""
-    session.execute(_DARK, {"name": backend, "problem": problem[:500]})
-    outbox.wake_arbiter(session)
+    if session.execute(_DARK, {"name": backend, "problem": problem[:500]}).one_or_none() is not None:
+        outbox.wake_arbiter(session)
 
 
 def rest_pool(session: Session, pool: str, seconds: int, reason: str) -> None:

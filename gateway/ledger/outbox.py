@@ -18,6 +18,8 @@ OUTBOX: Final = "tidegate_outbox"  # something for the relay
 CLAIM_S: Final = 30  # a dead relay's rows come again after so long
 MAX_DELAY_S: Final = 60
 MAX_ERROR: Final = 500
+KEEP_S: Final = 3600  # done rows: long enough for whoever asks when a start was relayed
+PRUNE: Final = 20_000  # rows at a time
 
 START: Final = "start"
 NUDGE: Final = "nudge"
@@ -52,6 +54,14 @@ _FAILED = text(
     WHERE id = :id AND done_at IS NULL
     """
 )
+_PRUNE = text(
+    """
+    DELETE FROM outbox WHERE id IN (
+        SELECT id FROM outbox WHERE done_at < now() - make_interval(secs => :keep_s) ORDER BY id LIMIT :limit
+        FOR UPDATE SKIP LOCKED
+    )
+    """
+)
 
 
 def add(session: Session, kind: str, targets: Sequence[str], data: Mapping[str, Any] | None = None) -> None:
@@ -82,3 +92,8 @@ def done(session: Session, ids: Sequence[int]) -> None:
 def failed(session: Session, item_id: int, error: str) -> None:
     """Again later: 1, 2, 4 … up to MAX_DELAY_S seconds after the latest try."""
     session.execute(_FAILED, {"id": item_id, "error": error[:MAX_ERROR], "max_delay_s": MAX_DELAY_S})
+
+
+def prune(session: Session) -> None:
+    """Forget rows that were done long ago."""
+    session.execute(_PRUNE, {"keep_s": KEEP_S, "limit": PRUNE})

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from gateway.ledger import events, outbox, transition
+from gateway.ledger.config import LedgerSettings
 from policies.states import LIVE_ATTEMPT_STATES
 from policies.vocabulary import AttemptState, JobState, StopCause
 
@@ -104,6 +105,14 @@ def ask_stop(session: Session, attempt_id: str, cause: StopCause, grace_s: int) 
     return True
 
 
+def out_of_budget(session: Session, attempt_id: str, settings: LedgerSettings) -> bool:
+    """The lease could not be renewed: notice, the job's own grace, then QUEUED(BudgetExhausted)."""
+    row = _lock_job(session, attempt_id)
+    if row is None:
+        return False
+    return ask_stop(session, attempt_id, StopCause.BUDGET, row.request.get("grace_s", settings.default_grace_s))
+
+
 def stop_sent(session: Session, attempt_id: str) -> None:
     """The backend has the stop. A wish that was taken back in this very moment came too late: it counts as given."""
     if _lock_job(session, attempt_id) is None:
@@ -147,7 +156,7 @@ def _lock_job(session: Session, attempt_id: str) -> Any:
     return session.execute(
         text(
             """
-            SELECT id AS job_id, tenant_id FROM jobs
+            SELECT id AS job_id, tenant_id, request FROM jobs
             WHERE id = (SELECT job_id FROM attempts WHERE attempts.id = :id) FOR NO KEY UPDATE
             """
         ),

@@ -141,11 +141,11 @@ class PostgresStore:
         return in_transaction(self._engine, lambda s: self._settle(s, end))
 
     def accrue(self) -> int:
-        """See Store. Old outbox rows are forgotten in passing."""
-        in_transaction(self._engine, outbox.prune)
+        """See Store. An attempt whose renewal was refused is told to save and leave. Old outbox rows are forgotten."""
         done = accrual.accrue(self._engine)
         for attempt_id in done.refused:
-            self.ask_stop(attempt_id, StopCause.BUDGET, self._settings.default_grace_s)
+            in_transaction(self._engine, lambda s, one=attempt_id: steps.out_of_budget(s, one, self._settings))  # type: ignore[misc]
+        in_transaction(self._engine, outbox.prune)
         return done.touched
 
     def rest_pool(self, pool: str, seconds: int, reason: str) -> None:

@@ -24,7 +24,10 @@ class Outbox(SQLModel, table=True):
     """A side effect that a transaction owes: start or nudge the workflow of an attempt, or send a webhook."""
 
     __tablename__ = "outbox"
-    __table_args__ = (Index("outbox_due", "due_at", postgresql_where=text("done_at IS NULL")),)
+    __table_args__ = (
+        Index("outbox_due", "due_at", postgresql_where=text("done_at IS NULL")),
+        Index("outbox_by_target", "target", "kind"),
+    )
     id: int | None = Number()
     kind: str  # "start", "nudge", "webhook"
     target: str  # attempt id (or webhook id)

@@ -10,7 +10,6 @@ from sqlalchemy import text
 from backends.types import End, Handle, Observation, Phase, PoolCapacity
 from gateway.ledger import outbox, wishes
 from gateway.ledger.engine import in_transaction
-from gateway.ledger.recover import recover_rows, restart_workflows
 from policies.decisions import Act
 from policies.snapshot import Node, Resources
 from policies.vocabulary import JobState, Reason
@@ -226,20 +225,41 @@ def test_an_array_is_offered_index_by_index_and_ends_when_every_index_has(gate: 
     assert gate.world.held(gate.tenants["acme"]) == 0
 
 
-def test_recovery_fences_every_arbiter_and_starts_what_lives(gate: Gate) -> None:
-    gate.tenant("acme")
-    alive, over = gate.submit("acme"), gate.submit("acme")
-    epoch = gate.store.take_epoch("me")
-    one, two = gate.admit(alive), gate.admit(over)
-    gate.ends(two)
-    gate.store.outbox_done([item.id for item in gate.store.claim_outbox(9)])
-    found = recover_rows(gate.engine)
-    assert found.attempts == (one,)
-    assert found.epoch > epoch
+def test_an_epoch_taken_after_a_restore_is_beyond_any_that_the_backup_forgot(gate: Gate) -> None:
+    forgotten = gate.store.take_epoch("before") + 1000
+    write(gate.engine, "UPDATE arbiter SET epoch = 3")
+    write(gate.engine, "UPDATE arbiter SET beat = now()")
+    assert gate.store.take_epoch("recover") >= forgotten - 1000
     with pytest.raises(FencedError):
-        gate.store.beat(epoch)
-    restart_workflows(gate.engine, found.attempts)
-    assert gate.outbox("start") == [one]
+        gate.store.beat(3)
+
+
+def test_rows_done_long_ago_are_forgotten(gate: Gate) -> None:
+    owe(gate, 3)
+    gate.store.outbox_done([item.id for item in gate.store.claim_outbox(2)])
+    write(gate.engine, "UPDATE outbox SET done_at = done_at - interval '2 hours' WHERE target = 't0'")
+    gate.store.accrue()
+    assert sorted(gate.outbox("nudge")) == ["t2"]
+    assert scalar(gate.engine, "SELECT count(*) FROM outbox") == 2
+
+
+def test_an_attempt_whose_renewal_is_refused_is_told_to_leave_with_its_own_grace(gate: Gate) -> None:
+    tenant = gate.tenant("acme")
+    gate.world.budget(tenant, "micro_usd", 9_000_000)
+    job = gate.submit("acme", grace="90s")
+    gate.store.take_epoch("me")
+    attempt = gate.admit(job)  # four cards at two dollars hold eight for the first hour
+    gate.runs(attempt)
+    write(gate.engine, "UPDATE leases SET covers_until = now() + interval '1 minute'")
+    gate.store.accrue()
+    view = gate.store.load_attempt(attempt)
+    assert view is not None
+    assert (view.stop_cause, view.stop_grace_s) == ("budget", 90)
+    assert gate.ends(attempt, Reason.BUDGET_EXHAUSTED, 75).job_state == "QUEUED"
+    write(gate.engine, "UPDATE budgets SET amount = 1")
+    cycle = gate.store.cycle()
+    assert gate.commit(cycle, Act(admits=(an_admit(cycle, job),))).dropped == {job: "BudgetExhausted"}
+    assert gate.job(job).pending["token"] == "BudgetExhausted"
 
 
 def test_a_cycle_costs_the_same_number_of_queries_whatever_waits(gate: Gate) -> None:
