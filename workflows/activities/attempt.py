@@ -246,6 +246,9 @@ class AttemptActivities:
             except BackendError as error:
                 log.warning("attempt %s at %s: %s", view.attempt_id, name, error)
                 problems.append((name, error))
+            except Exception as error:  # a defect of one adapter must not keep the other parts up
+                log.exception("attempt %s at %s", view.attempt_id, name)
+                problems.append((name, OutcomeUnknown(f"{name}: {type(error).__name__}")))
         return problems
 
     def _rest(self, error: BackendError, pools: Sequence[str]) -> None:

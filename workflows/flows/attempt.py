@@ -74,10 +74,14 @@ class AttemptWorkflow:
         self._start_asked_ms = ref.start_asked_ms
         view: AttemptView | None = None
         before: Step | None = None
+        heard = 0
         while True:
-            heard = self._nudges
             try:
-                view = view or await self._load(ref.attempt_id)
+                if view is None:
+                    # Counted before the row is read, and only then: a nudge that comes while a step runs may be about
+                    # a change that the step's own view has missed, and must end the next wait at once.
+                    heard = self._nudges
+                    view = await self._load(ref.attempt_id)
                 if view is None:
                     return "unknown"
                 step = next_step(self._with_memory(view))
