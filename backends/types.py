@@ -151,6 +151,7 @@ class LaunchRequest:
     max_duration_s: int | None = None
     num_nodes: int = 1  # of the whole attempt, over all backends
     master_addr: str = ""  # set when rank 0 lives at another backend
+    array_index: int | None = None  # which index of an array this is
 
 
 @dataclass(frozen=True, slots=True)

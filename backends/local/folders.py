@@ -30,29 +30,34 @@ def make_for(url: str, uid: int) -> None:
     path = local_path(url)
     if path is None:
         return
-    names = path.parts[1:]
+    try:
+        _make(path.parts[1:], uid)
+    except OSError as error:
+        text = f"{error.filename or path}: {error.strerror}"
+        raise Misconfigured(f"checkpoint url {url} cannot be made for its tenant: {text}") from error
+
+
+def _make(names: tuple[str, ...], uid: int) -> None:
     here = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     try:
         for level, name in enumerate(names):
-            own = len(names) - level <= OWN_LEVELS
+            made = False
             with suppress(FileExistsError):
-                os.mkdir(name, OWN_MODE if own else PASS_MODE, dir_fd=here)
-                os.chmod(name, OWN_MODE if own else PASS_MODE, dir_fd=here)
-                if own:
-                    os.chown(name, uid, uid, dir_fd=here, follow_symlinks=False)
-            below = _enter(here, name, url)
+                os.mkdir(name, OWN_MODE, dir_fd=here)
+                made = True
+            below = _enter(here, name)
             os.close(here)
             here = below
+            if made and len(names) - level <= OWN_LEVELS:
+                os.fchown(here, uid, uid)
+            elif made:
+                os.fchmod(here, PASS_MODE)
     finally:
         os.close(here)
 
 
-def _enter(here: int, name: str, url: str) -> int:
+def _enter(here: int, name: str) -> int:
     """Open a folder by name. A link is followed only if root made it."""
     found = os.stat(name, dir_fd=here, follow_symlinks=False)
     follow = stat.S_ISLNK(found.st_mode) and found.st_uid == 0
-    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if follow else os.O_NOFOLLOW)
-    try:
-        return os.open(name, flags, dir_fd=here)
-    except OSError as error:
-        raise Misconfigured(f"checkpoint url {url}: {name} is no folder that may be entered; remove it") from error
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | (0 if follow else os.O_NOFOLLOW), dir_fd=here)

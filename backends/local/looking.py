@@ -94,9 +94,15 @@ class Looker:
         self.files.write_end(record, Ended(end, None, time.time(), None))
 
     def _inside(self, record: Record) -> tuple[dict[str, InstanceView], dict[int, dict[str, Any]]]:
-        """Instances first: a member's last word, written before its instance died, must be read after the death."""
+        """Instances first: a member's last word, written before its instance died, must be read after the death.
+
+        And once more where a member says that its instance died: that came in between.
+        """
         instances = {view.id: view for view in self.launcher.instances(record)}
-        return instances, self.machines.statuses(record)
+        statuses = self.machines.statuses(record)
+        if any(status.get("cause") == Reason.NODE_LOST for status in statuses.values()):
+            instances = {view.id: view for view in self.launcher.instances(record)}
+        return instances, statuses
 
     def _write_end(self, record: Record, ended: Ended, instances: dict[str, InstanceView]) -> Record:
         for instance in instances.values():

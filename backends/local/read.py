@@ -34,8 +34,7 @@ class Departure:
     cause: Reason
     code: int | None
     detail: str = ""
-    told: bool = False  # by its provider
-    node: str = ""
+    node: str = ""  # that was lost with it
 
     @property
     def bad(self) -> bool:
@@ -61,13 +60,11 @@ def departures(
         status = statuses.get(seat.rank)
         instance = instances[placement.instances[seat.node]]
         if status is not None and status["state"] == "ended":
-            found.append(_departure(seat.rank, seat.node, status, told=instance.told))
+            found.append(_departure(seat.rank, seat.node, status, instance))
         elif not instance.alive:
             at = instance.ended_at or min(now, instance.deadline or now)
             text = "the instance was taken away" if instance.told else "the instance is gone"
-            found.append(
-                Departure(at, seat.rank, Reason.NODE_LOST, None, f"{instance.id}: {text}", instance.told, seat.node)
-            )
+            found.append(Departure(at, seat.rank, Reason.NODE_LOST, None, f"{instance.id}: {text}", seat.node))
     return tuple(sorted(found, key=lambda one: (one.at, one.rank)))
 
 
@@ -167,10 +164,11 @@ def _phase(record: Record, statuses: Mapping[int, Status]) -> Phase:
     return Phase.RUNNING if whole else Phase.PENDING
 
 
-def _departure(rank: int, node: str, status: Status, *, told: bool) -> Departure:
+def _departure(rank: int, node: str, status: Status, instance: InstanceView) -> Departure:
     cause = CAUSES.get(status["cause"], Reason.NON_ZERO_EXIT)
-    lost = node if cause is Reason.NODE_LOST and told else ""
-    return Departure(status["ended_at"], rank, cause, status["exit_code"], status.get("detail", ""), told, lost)
+    # Its keeper saw its agent die; a member that was killed because a PEER went sits on a good node.
+    lost = node if cause is Reason.NODE_LOST and not instance.alive else ""
+    return Departure(status["ended_at"], rank, cause, status["exit_code"], status.get("detail", ""), lost)
 
 
 def _cause(
