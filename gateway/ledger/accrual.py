@@ -22,6 +22,7 @@ from gateway.ledger.engine import in_transaction
 from gateway.ledger.limits import LimitExceeded
 from gateway.ledger.lineage import Level, lineage
 from gateway.ledger.meter import Meter, Times
+from gateway.ledger.partitions import ensure_partitions
 from gateway.ledger.tables.work import LeaseRow
 from policies.vocabulary import LeaseState, Payer, PriorityClass
 
@@ -59,7 +60,7 @@ class _Sums:
 
 
 def accrue(engine: Engine) -> Accrued:
-    """One round over every live lease, then what is due by time: unknown ends given up, credits expired."""
+    """One round over every live lease, then what is due by time: unknown ends given up, credits expired, partitions made."""
     with Session(engine) as session:
         rows = session.execute(_LIVE).all()
     sums = _Sums()
@@ -77,7 +78,20 @@ def accrue(engine: Engine) -> Accrued:
             sums.lowered.append(row.attempt_id)
     in_transaction(engine, _give_up_unknown)
     in_transaction(engine, credit.expire)
+    _months_ahead(engine)
     return Accrued(sums.touched, tuple(sums.refused), tuple(sums.lowered), tuple(sums.failed))
+
+
+def _months_ahead(engine: Engine) -> None:
+    """Partitions of the coming months, where this login owns the tables; elsewhere `migrate` makes them."""
+    try:
+        with engine.begin() as connection:
+            made = ensure_partitions(connection)
+    except SQLAlchemyError as error:
+        log.warning("no new partitions (%s); rows go to the DEFAULT ones until `tidegate migrate` runs", type(error))
+    else:
+        if made:
+            log.info("partitions made: %s", ", ".join(made))
 
 
 def accrue_lease(session: Session, lease_id: UUID) -> _One:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from gateway.ledger.engine import make_engine
 from gateway.ledger.partitions import ensure_partitions
+from gateway.ledger.roles import grant
 
 _FOLDER: Final = Path(__file__).parent / "migrations"
 
@@ -22,8 +23,9 @@ def migrate(url: str) -> str:
         with engine.begin() as connection:
             # DDL is transactional here: a migration that fails half-way leaves the database as it was.
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('tidegate migrate'))"))
-            config = _config(connection)
+            config = configuration(connection)
             command.upgrade(config, "head")
+            grant(connection)
             ensure_partitions(connection)
             return current(connection) or ""
     finally:
@@ -40,7 +42,8 @@ def current(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _config(connection: Connection) -> Config:
+def configuration(connection: Connection) -> Config:
+    """Alembic's settings for our folder, on this connection."""
     config = Config()
     config.set_main_option("script_location", str(_FOLDER))
     config.attributes["connection"] = connection

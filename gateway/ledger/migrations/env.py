@@ -3,8 +3,15 @@
 from alembic import context
 
 from gateway.ledger.migrations.compare import include_object
+from gateway.ledger.migrations.write import render
 from gateway.ledger.tables import metadata
 
 connection = context.config.attributes["connection"]
-context.configure(connection=connection, target_metadata=metadata, include_object=include_object)
+context.configure(
+    connection=connection,
+    target_metadata=metadata,
+    include_object=include_object,
+    render_item=render,
+    compare_type=True,
+)
 context.run_migrations()

@@ -20,7 +20,8 @@ def test_models_and_migrated_database_agree(engine: Engine) -> None:
         context = MigrationContext.configure(
             connection, opts={"include_object": include_object, "compare_type": True, "compare_server_default": False}
         )
-        assert compare_metadata(context, metadata) == []
+        difference = compare_metadata(context, metadata)
+    assert difference == [], "write the revision that is missing: python -m tests.harness.revision 'what changes'"
 
 
 def test_migrating_again_changes_nothing(database_url: str, engine: Engine) -> None:
@@ -34,6 +35,20 @@ def test_the_application_cannot_change_what_was_written(engine: Engine, table: s
     for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET at = now()"):
         with engine.connect() as connection, pytest.raises(ProgrammingError, match="permission denied"):
             connection.execute(text(statement))
+
+
+def test_no_partition_lets_the_application_reach_around_its_parent(database_url: str, engine: Engine) -> None:
+    migrate(database_url)  # grants anew, with the partitions there
+    with engine.connect() as connection:
+        names = connection.execute(
+            text("SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r'")
+        ).scalars()
+        reachable = [
+            name
+            for name in list(names)
+            if connection.execute(text(f"SELECT has_table_privilege('{name}', 'UPDATE, DELETE, TRUNCATE')")).scalar()
+        ]
+    assert reachable == []
 
 
 def test_a_month_without_a_partition_loses_nothing_and_moves_home_later(database_url: str) -> None:
