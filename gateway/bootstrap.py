@@ -145,7 +145,7 @@ def _worker_parts(settings: Settings) -> Iterator[tuple[PostgresStore, BackendDi
     dsn = settings.database_url.get_secret_value()
     with ExitStack() as ends:
         ends.callback(engine.dispose)
-        store = PostgresStore(engine, dsn, settings, config_digest=policy.version)
+        store = PostgresStore(engine, dsn, settings, policy=policy, config_digest=policy.version)
         ends.callback(store.close)
         backends = directory_of(settings, engine)
         ends.callback(backends.close)

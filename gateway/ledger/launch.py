@@ -96,6 +96,7 @@ def request(session: Session, attempt_id: str, backend: str, settings: LedgerSet
         term_s=settings.term_s,
         max_duration_s=spec.max_duration,
         num_nodes=sum(part.replicas for part in placed),
+        array_index=row["chunk"],
     )
 
 
