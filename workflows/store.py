@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from backends.types import LaunchRequest, Observation, PoolCapacity
+from backends.types import Capabilities, LaunchRequest, Observation, PoolCapacity
 from policies.decisions import Plan
 from policies.snapshot import Snapshot
 from policies.vocabulary import AttemptState, StopCause
@@ -158,8 +158,8 @@ class Store(Protocol):
         """Store newer observations and nudge the attempts that changed; how many did."""
         ...
 
-    def capacity(self, backend: str, pools: Sequence[PoolCapacity]) -> None:
-        """Replace what is known of these pools and wake the arbiter if anything changed."""
+    def capacity(self, backend: str, pools: Sequence[PoolCapacity], capabilities: Capabilities | None = None) -> None:
+        """Replace what is known of these pools, and what their backend promises; wake the arbiter if it changed."""
         ...
 
     def answered(self, backend: str) -> None:

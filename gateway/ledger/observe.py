@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from backends.types import Observation, Phase, PoolCapacity
+from backends.types import Capabilities, Observation, Phase, PoolCapacity
 from gateway.ledger import outbox
 from gateway.ledger.codec import dumps, to_ms
 
@@ -53,6 +53,12 @@ _DARK = text(
     UPDATE backends SET dark_since = coalesce(dark_since, now()), problem = :problem
     WHERE name = :name AND (dark_since IS NULL OR problem <> :problem)
     RETURNING name
+    """
+)
+_PROMISES = text(
+    """
+    UPDATE pools SET places_nodes = :nodes, place_first = :first
+    WHERE backend = :backend AND (places_nodes, place_first) IS DISTINCT FROM (:nodes, :first) RETURNING name
     """
 )
 _REST = text(
@@ -159,9 +165,11 @@ _NODES = text(
 _AS_OF = text("UPDATE pools SET as_of = :as_of WHERE name = :pool")
 
 
-def capacity(session: Session, backend: str, pools: Sequence[PoolCapacity]) -> bool:
+def capacity(
+    session: Session, backend: str, pools: Sequence[PoolCapacity], capabilities: Capabilities | None = None
+) -> bool:
     """Replace the nodes of these pools; True, and the arbiter woken, if anything changed. Older reports are dropped."""
-    changed = False
+    changed = capabilities is not None and _promises(session, backend, capabilities)
     for pool in sorted(pools, key=lambda pool: pool.pool):
         known = session.execute(_POOL, {"pool": pool.pool, "backend": backend}).one_or_none()
         if known is None or (known.as_of is not None and known.as_of > pool.as_of):
@@ -179,6 +187,11 @@ def capacity(session: Session, backend: str, pools: Sequence[PoolCapacity]) -> b
     if changed:
         outbox.wake_arbiter(session)
     return changed
+
+
+def _promises(session: Session, backend: str, capabilities: Capabilities) -> bool:
+    promised = {"nodes": capabilities.places_nodes, "first": capabilities.place_first, "backend": backend}
+    return session.execute(_PROMISES, promised).first() is not None
 
 
 def _node(node: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from backends.types import LaunchRequest, Observation, PoolCapacity
+from backends.types import Capabilities, LaunchRequest, Observation, PoolCapacity
 from gateway.ledger import accrual, commit, launch, observe, outbox, reconcile, settlement, snapshot, steps, views
 from gateway.ledger.archive import Archive
 from gateway.ledger.config import LedgerSettings
@@ -161,9 +161,9 @@ class PostgresStore:
         """See Store."""
         return in_transaction(self._engine, lambda s: observe.store(s, backend, observations)) if observations else 0
 
-    def capacity(self, backend: str, pools: Sequence[PoolCapacity]) -> None:
+    def capacity(self, backend: str, pools: Sequence[PoolCapacity], capabilities: Capabilities | None = None) -> None:
         """See Store."""
-        in_transaction(self._engine, lambda s: observe.capacity(s, backend, pools))
+        in_transaction(self._engine, lambda s: observe.capacity(s, backend, pools, capabilities))
 
     def answered(self, backend: str) -> None:
         """See Store."""

@@ -144,7 +144,7 @@ class _Follow:
             try:
                 backend = self._backends.get(self._name)
                 if backend is not None:
-                    self._store.capacity(self._name, backend.capacity())
+                    self._store.capacity(self._name, backend.capacity(), backend.capabilities)
                     self._answers()
                 failures = 0
             except BackendError as error:
