@@ -30,8 +30,8 @@ def begun(view: AttemptView) -> bool:
 
 
 def incomplete(view: AttemptView) -> bool:
-    """Whether something has still to be prepared or started."""
-    return any(backend not in view.started and not has_run(view, backend) for backend in view.backends)
+    """Whether something has still to be started, or was and the record of it is missing: starting is idempotent."""
+    return any(backend not in view.started for backend in view.backends)
 
 
 def living(view: AttemptView) -> list[GroupSeen]:

@@ -208,7 +208,7 @@ def test_a_workflow_may_be_started_in_any_state_of_its_attempt(play: Callable[..
         if state == "STOPPING":
             gate.store.wish(row.attempt_id, nudge=False, stop_cause="preempt", stop_grace_s=30)
         elif state in {"RESERVED", "PENDING"}:  # the launch happened, its record did not
-            gate.store.wish(row.attempt_id, nudge=False, state=state, prepared=[], started=[], handles={}, seen=[])
+            gate.store.wish(row.attempt_id, nudge=False, state=state, prepared=[], started=[], handles={})
         assert await start_attempt(gate.client, earlier.key, gate.queue)
         again = Attempt(gate, earlier.key)
         if state != "STOPPING":
@@ -261,11 +261,9 @@ def test_a_database_that_goes_away_for_a_while_ends_nothing(play: Callable[..., 
 
 def test_sl_09_an_object_that_vanished_is_asked_for_by_key_before_it_counts_as_lost(play: Callable[..., None]) -> None:
     async def scene(gate: Gate) -> None:
-        attempt = await gate.run()
-        await attempt.until("RUNNING")
-        gate.store.wish(attempt.key, nudge=False, pending_ms=1)  # it is long past its settle time
-        gate.store.wish(attempt.key, nudge=False, created_ms=1)
-        gate.clusters["one"].vanish(attempt.key)
+        begun = {"prepared": ["one"], "started": ["one"], "handles": {"one": "gone"}, "pending_ms": 1, "started_ms": 1}
+        attempt = await gate.run(state="RUNNING", **begun)
+        gate.clusters["one"].changes.append(attempt.key)  # the watch tells of it, and there is nothing
         assert await attempt.ended() == Reason.LOST
         assert ("find", attempt.key) in gate.clusters["one"].calls
 

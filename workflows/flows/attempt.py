@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from workflows.decide import after_absence, after_refusal, next_step
@@ -97,7 +97,7 @@ class AttemptWorkflow:
                 # The same step again means that it changed nothing: each repetition waits longer.
                 repeated, before = step == before, step
                 done = await self._do(step, view)
-            except ActivityError as error:
+            except FailureError as error:  # a local activity's own error comes without ActivityError around it
                 if is_cancelled_exception(error):
                     raise
                 repeated, done = True, Done(problem="the step failed")
