@@ -217,6 +217,7 @@ def test_an_array_is_offered_index_by_index_and_ends_when_every_index_has(gate: 
                     n=index,
                 )
             )
+            assert gate.store.launch_request(attempt, "b").array_index == index
             gate.runs(attempt)
             code = 1 if index == 1 else 0
             gate.ends(attempt, Reason.NON_ZERO_EXIT if code else Reason.COMPLETED, code)
@@ -250,8 +251,10 @@ def test_an_attempt_whose_renewal_is_refused_is_told_to_leave_with_its_own_grace
     gate.store.take_epoch("me")
     attempt = gate.admit(job)  # four cards at two dollars hold eight for the first hour
     gate.runs(attempt)
-    write(gate.engine, "UPDATE leases SET covers_until = now() + interval '1 minute'")
-    gate.store.accrue()
+    past = "now() - interval '55 minutes'"
+    write(gate.engine, f"UPDATE attempts SET created_at = {past}, started_at = {past}")
+    write(gate.engine, f"UPDATE leases SET created_at = {past}, covers_until = now() + interval '5 minutes'")
+    assert gate.store.accrue() == 1
     view = gate.store.load_attempt(attempt)
     assert view is not None
     assert (view.stop_cause, view.stop_grace_s) == ("budget", 90)
