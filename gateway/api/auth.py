@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 from uuid import UUID
 
+from anyio import to_thread
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from gateway.api.deps import DepsOf
+from gateway.api.callers import Caller
+from gateway.api.deps import Deps, DepsOf
 from gateway.api.problems import ProblemError
 from gateway.ledger.tables.access import Tenant, Token
 from gateway.ledger.tables.work import AttemptRow
@@ -23,26 +25,6 @@ TOKEN_PREFIX: Final = "tg_"  # noqa: S105  (no secret: it lets secret scanners k
 _MAX_TOKEN: Final = 512
 _BEARER = HTTPBearer(auto_error=False, description="An API token: `Authorization: Bearer tg_...`")
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """A principal of a tenant. An operator is the platform's: it sees every tenant."""
-
-    principal: str
-    tenant_id: int
-    tenant: str
-    role: Role
-    token_id: UUID
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether no tenant is hidden from this caller."""
-        return self.role >= Role.OPERATOR
-
-    def sees(self, path: str) -> bool:
-        """Whether `path` is the caller's tenant or lies below it."""
-        return self.everywhere or path == self.tenant or path.startswith(self.tenant + "/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +56,15 @@ def _unauthorized(detail: str) -> ProblemError:
     )
 
 
-def _row(session: Session, bearer: HTTPAuthorizationCredentials | None) -> tuple[Token, str]:
+def _digest_of(bearer: HTTPAuthorizationCredentials | None) -> bytes:
     if bearer is None:
         raise _unauthorized("this request carries no bearer token")
     if len(bearer.credentials) > _MAX_TOKEN:
         raise _unauthorized("the token is not valid")
-    wanted = digest(bearer.credentials)
+    return digest(bearer.credentials)
+
+
+def _row(session: Session, wanted: bytes) -> tuple[Token, str]:
     found = session.execute(
         select(Token, col(Tenant.path))
         .join(Tenant, col(Tenant.id) == col(Token.tenant_id))
@@ -100,14 +85,11 @@ class Requires:
     def __init__(self, role: Role) -> None:
         self.role = role
 
-    def __call__(self, request: Request, deps: DepsOf, bearer: Bearer) -> Caller:
-        with deps.transaction() as session:
-            token, path = _row(session, bearer)
-        if token.attempt_id is not None:
-            raise ProblemError(
-                403, "forbidden", "a job's own token speaks for its attempt alone", remedy="use an API token"
-            )
-        caller = Caller(token.principal, token.tenant_id, path, Role(token.role), token.id)
+    async def __call__(self, request: Request, deps: DepsOf, bearer: Bearer) -> Caller:
+        wanted = _digest_of(bearer)
+        caller = deps.callers.recent(wanted)
+        if caller is None:
+            caller = await to_thread.run_sync(self._look_up, deps, wanted)
         if caller.role < self.role:
             raise ProblemError(
                 403,
@@ -117,13 +99,26 @@ class Requires:
             )
         return caller
 
+    @staticmethod
+    def _look_up(deps: Deps, wanted: bytes) -> Caller:
+        read_at = deps.callers.now()
+        with deps.transaction() as session:
+            token, path = _row(session, wanted)
+        if token.attempt_id is not None:
+            raise ProblemError(
+                403, "forbidden", "a job's own token speaks for its attempt alone", remedy="use an API token"
+            )
+        caller = Caller(token.principal, token.tenant_id, path, Role(token.role), token.id)
+        deps.callers.keep(wanted, caller, read_at)
+        return caller
+
 
 class RequiresAttempt:
     """Dependency: the token of an attempt that is still alive."""
 
     def __call__(self, deps: DepsOf, bearer: Bearer) -> AttemptCaller:
         with deps.transaction() as session:
-            token, _ = _row(session, bearer)
+            token, _ = _row(session, _digest_of(bearer))
             if token.attempt_id is None:
                 raise ProblemError(403, "forbidden", "only a job's own token may speak for its attempt")
             attempt = session.get(AttemptRow, token.attempt_id)

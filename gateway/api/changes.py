@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.orm import Session
 
-from gateway.api.auth import Caller
+from gateway.api.callers import Caller
 from gateway.api.deps import Deps
 from gateway.api.problems import ProblemError, conflict, invalid, not_found
 from gateway.operators import apply, stored
@@ -20,6 +20,7 @@ def changing(deps: Deps) -> Iterator[Session]:
         with deps.transaction() as session:
             yield session
         deps.configs.forget()
+        deps.callers.forget()
     except apply.InvalidDocumentsError as error:
         first = error.problems[0]
         raise ProblemError(

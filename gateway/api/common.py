@@ -6,7 +6,7 @@ from uuid import UUID
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
-from gateway.api.auth import Caller
+from gateway.api.callers import Caller
 from gateway.api.hub import Hub
 from gateway.api.problems import ProblemError, not_found
 from gateway.ledger.tables.work import JobRow

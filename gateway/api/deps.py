@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from backends.port import Backend
+from gateway.api.callers import Callers
 from gateway.queries.config import Configs
 from gateway.settings import Settings
 from policies.decisions import Plan
@@ -40,6 +41,7 @@ class Deps:
     plan: Planner | None = None
     clock: Callable[[], datetime] = utc_now
     configs: Configs = field(default_factory=Configs)
+    callers: Callers = field(default_factory=Callers)
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Path, Query
 from sqlalchemy import func, select
 
-from gateway.api.auth import Caller, Operator, Viewer
+from gateway.api.auth import Operator, Viewer
 from gateway.api.bodies import StrictRoute
+from gateway.api.callers import Caller
 from gateway.api.common import narrowed, scope_of, visible_tenant
 from gateway.api.deps import DepsOf
 from gateway.api.pages import Cursor, Limit, make_cursor, read_cursor

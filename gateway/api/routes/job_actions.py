@@ -9,8 +9,9 @@ from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
 from gateway.api.admission import class_refusals
-from gateway.api.auth import Caller, Submitter
+from gateway.api.auth import Submitter
 from gateway.api.bodies import StrictRoute
+from gateway.api.callers import Caller
 from gateway.api.common import visible_job
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.problems import ProblemError, conflict, invalid, not_found

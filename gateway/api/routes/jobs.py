@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from gateway.api import admission
-from gateway.api.auth import Caller, Submitter, Viewer
+from gateway.api.auth import Submitter, Viewer
 from gateway.api.bodies import StrictRoute
+from gateway.api.callers import Caller
 from gateway.api.common import narrowed, scope_of, visible_job
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.dryrun import dry_run_of

@@ -15,8 +15,9 @@ from backends.errors import BackendError
 from backends.port import Backend
 from backends.types import Handle, LogChunk
 from gateway.api import streams
-from gateway.api.auth import Caller, Viewer
+from gateway.api.auth import Viewer
 from gateway.api.bodies import StrictRoute
+from gateway.api.callers import Caller
 from gateway.api.common import HubOf, visible_job
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.hub import Hub

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gateway.api.auth import Caller, TenantAdmin, digest, new_token
+from gateway.api.auth import TenantAdmin, digest, new_token
 from gateway.api.bodies import StrictRoute
+from gateway.api.callers import Caller
 from gateway.api.common import narrowed, scope_of, visible_tenant
 from gateway.api.deps import DepsOf
 from gateway.api.problems import ProblemError, not_found
@@ -67,6 +68,7 @@ def revoke_token(deps: DepsOf, caller: TenantAdmin, token_id: UUID) -> TokenView
         if row.revoked_at is None:
             row.revoked_at = session.execute(select(func.now())).scalar_one()
             _record(session, caller, "token.revoke", row, path)
+    deps.callers.forget()
     return access.token_view(row, path)
 
 
