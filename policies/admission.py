@@ -4,7 +4,7 @@ Quota is asked before room, per flavor; of several pools the one that comes near
 the worst thing that stands in the way does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from policies.cycle import RANKS, State
@@ -12,11 +12,11 @@ from policies.decisions import Act, Admit, Wait, Why
 from policies.gang.fit import Gang, fit_across, fit_in_one, public
 from policies.gates import not_yet, too_late, wait
 from policies.order.default import queued_since
-from policies.placement.filters import Candidate, request_key
-from policies.placement.rooms import amounts
+from policies.placement.filters import Candidate
 from policies.placement.shadow import Slot, slot_for
 from policies.preemption.search import make_way
 from policies.quota.tree import Answer, need_of
+from policies.requests import Request
 from policies.snapshot import QueuedJob
 from policies.vocabulary import CapacityType, Pending, PriorityClass, Resource
 
@@ -26,26 +26,29 @@ _BLOCKED_BY_ROOM = frozenset({Pending.WAITING_FOR_CAPACITY, Pending.TOPOLOGY_UNA
 
 def consider(job: QueuedJob, state: State) -> None:
     """Decide about one job and write the decision into the state."""
-    key = request_key(job)
-    choices = [choice for choice in state.candidates(job, key) if state.ever(job, key, choice)]
-    if not choices and not _ever_across(job, key, state):
-        _leave(job, wait(job, Pending.NO_MATCHING_FLAVOR, _asked(job)), state)
+    request = state.requests.of(job)
+    if not request.possible:
+        _leave(job, wait(job, Pending.NO_MATCHING_FLAVOR, request.asked), state)
         return
     if (early := not_yet(job, state.now_ms)) is not None:
         _leave(job, early, state)
         return
     refusals: list[Wait] = []
-    gang = _fit(job, key, choices, state, refusals)
+    gang = _fit(job, request, state, refusals)
     if gang is not None:
         _admit(job, gang, state)
         return
-    if (act := make_way(job, choices, state)) is not None:
+    if (act := make_way(job, request.choices, state)) is not None:
         state.acts.append(act)
         return
-    nearest = max(refusals, key=lambda refusal: _SEVERITY[refusal.pending]) if refusals else None
+    nearest = max(refusals, key=_severity) if refusals else None
     if nearest is None:
-        nearest = wait(job, Pending.WAITING_FOR_CAPACITY, _asked(job))
-    _leave(job, _with_slot(job, choices, nearest, state), state)
+        nearest = wait(job, Pending.WAITING_FOR_CAPACITY, request.asked)
+    _leave(job, _with_slot(job, request, nearest, state), state)
+
+
+def _severity(refusal: Wait) -> int:
+    return _SEVERITY[refusal.pending]
 
 
 def _leave(job: QueuedJob, found: Wait, state: State) -> None:
@@ -56,20 +59,20 @@ def _leave(job: QueuedJob, found: Wait, state: State) -> None:
         state.waits.append(found)
 
 
-def _fit(job: QueuedJob, key: object, choices: Sequence[Candidate], state: State, refusals: list[Wait]) -> Gang | None:
+def _fit(job: QueuedJob, request: Request, state: State, refusals: list[Wait]) -> Gang | None:
     """Places within quota in the first pool that has them; what stood in the way of each is written to `refusals`."""
-    for choice in choices:
+    for choice in request.choices:
         if (shut := _shut(job, choice, state)) is not None:
             refusals.append(shut)
             continue
         sized = _within_quota(job, choice, state, refusals)
         if sized is None:
             continue
-        gang = _in_pool(sized, key if sized is job else (key, "min"), choice, state, refusals)
+        gang = _in_pool(sized, choice, state, refusals)
         if gang is not None:
             return gang
     if len(job.groups) > 1:
-        return _across(job, key, state)
+        return _across(job, request, state)
     return None
 
 
@@ -95,19 +98,20 @@ def _within_quota(job: QueuedJob, choice: Candidate, state: State, refusals: lis
     flavor = choice.flavor.name
     if not state.quotas.by_flavor.get(flavor):
         return job
-    answer, where, resource = state.quotas.ask(job.tenant, state.need(job, flavor))
+    request = state.requests.of(job)
+    answer, where, resource = state.quotas.ask(job.tenant, request.needs[flavor])
     if answer.ok:
         return job
-    if any(group.min_replicas < group.replicas for group in job.groups):
+    if request.elastic:
         least = replace(job, groups=tuple(replace(g, replicas=max(1, g.min_replicas)) for g in job.groups))
-        if state.quotas.ask(job.tenant, state.need(least, flavor))[0].ok:
+        if state.quotas.ask(job.tenant, state.requests.of(least).needs[flavor])[0].ok:
             return least
     refusals.append(_refused(job, answer, where, resource, state))
     return None
 
 
 def _refused(job: QueuedJob, answer: Answer, flavor: str, resource: Resource, state: State) -> Wait:
-    asked = state.need(job, flavor)[flavor].get(resource, 0)
+    asked = state.requests.of(job).needs[flavor][flavor].get(resource, 0)
     numbers: dict[str, int | str] = {"flavor": flavor, "resource": resource.value, "asked": asked}
     if (level := answer.limit) is not None:
         numbers |= {"limit": level.max or 0, "used": level.use, "tenant": level.path}
@@ -115,18 +119,19 @@ def _refused(job: QueuedJob, answer: Answer, flavor: str, resource: Resource, st
     return wait(job, Pending.WAITING_FOR_QUOTA, {**numbers, "short": answer.short, "borrowed": answer.borrowed})
 
 
-def _in_pool(job: QueuedJob, key: object, choice: Candidate, state: State, refusals: list[Wait]) -> Gang | None:
+def _in_pool(job: QueuedJob, choice: Candidate, state: State, refusals: list[Wait]) -> Gang | None:
     pool = choice.pool.name
+    blocked = state.requests.of(job).blocked
     slot = _slot_in_the_way(job, pool, state)
     room = slot.extra if slot is not None else state.rooms.by_pool[pool]
-    memory = (key, pool, slot is not None)
+    memory = (pool, slot.job if slot is not None else "")
     gang = None
-    if memory not in state.blocked:
+    if memory not in blocked:
         gang = fit_in_one(job, {pool: room}, choice)
         if gang is None:
-            state.blocked.add(memory)
+            blocked.add(memory)
     if gang is None:
-        refusals.append(_no_room(job, key, choice, slot, state))
+        refusals.append(_no_room(job, choice, slot, state))
     return gang
 
 
@@ -141,30 +146,34 @@ def _slot_in_the_way(job: QueuedJob, pool: str, state: State) -> Slot | None:
     return None if ends is not None and ends <= slot.start_ms else slot
 
 
-def _no_room(job: QueuedJob, key: object, choice: Candidate, slot: Slot | None, state: State) -> Wait:
+def _no_room(job: QueuedJob, choice: Candidate, slot: Slot | None, state: State) -> Wait:
     pool = choice.pool.name
-    numbers = _asked(job)
+    request = state.requests.of(job)
     free = state.rooms.by_pool[pool].total()
-    numbers |= {"pool": pool, "free_milli_gpu": free[0]}
+    numbers = {**request.asked, "pool": pool, "free_milli_gpu": free[0]}
     if slot is not None:
-        plain = (key, pool, False)
-        if plain not in state.blocked:
+        plain = (pool, "")
+        if plain not in request.blocked:
             if fit_in_one(job, state.rooms.by_pool, choice) is not None:
                 numbers |= {"slot_starts_ms": slot.start_ms}
                 return wait(job, Pending.BEHIND_RESERVATION, numbers, blocker=slot.job)
-            state.blocked.add(plain)
-    enough = all(
-        sum(amounts(group.per_member.times(group.replicas))[at] for group in job.groups) <= free[at] for at in range(4)
+            request.blocked.add(plain)
+    needs = request.needs[choice.flavor.name][choice.flavor.name]
+    enough = (
+        needs[Resource.ACCELERATORS] <= free[0]
+        and needs[Resource.CPUS] <= free[1]
+        and needs[Resource.MEMORY] <= free[2]
+        and sum(group.per_member.disk * group.replicas for group in job.groups) <= free[3]
     )
     token = Pending.TOPOLOGY_UNAVAILABLE if enough else Pending.WAITING_FOR_CAPACITY
     return wait(job, token, numbers)
 
 
-def _across(job: QueuedJob, key: object, state: State) -> Gang | None:
+def _across(job: QueuedJob, request: Request, state: State) -> Gang | None:
     """Groups in different pools. Pools with a slot of somebody else's are left out: their promise is not weakened."""
     open_pools = [
         choice
-        for choice in state.candidates(job, key)
+        for choice in request.matching
         if _shut(job, choice, state) is None and _slot_in_the_way(job, choice.pool.name, state) is None
     ]
     gang = fit_across(job, state.rooms.by_pool, open_pools)
@@ -174,8 +183,7 @@ def _across(job: QueuedJob, key: object, state: State) -> Gang | None:
 
 
 def _admit(job: QueuedJob, gang: Gang, state: State) -> None:
-    numbers = _asked(job)
-    numbers |= {"pool": gang[0].pool, "class": state.class_of(job).value}
+    numbers = {**state.requests.of(job).asked, "pool": gang[0].pool, "class": state.class_of(job).value}
     answer, _, _ = state.quotas.ask(job.tenant, need_of(gang))
     if answer.borrowed:
         numbers["borrowed"] = answer.borrowed
@@ -185,36 +193,29 @@ def _admit(job: QueuedJob, gang: Gang, state: State) -> None:
     state.acts.append(Act(admits=(Admit(job.id, job.version, placed, why, loans=loans, chunk=job.chunk),)))
 
 
-def _with_slot(job: QueuedJob, choices: Sequence[Candidate], nearest: Wait, state: State) -> Wait:
+def _with_slot(job: QueuedJob, request: Request, nearest: Wait, state: State) -> Wait:
     """The head, and a job past `max_wait`, are promised a start that those behind them respect."""
     if nearest.pending not in _BLOCKED_BY_ROOM:
         return nearest
     if state.settings.backfill == "none":
-        for choice in choices:
+        for choice in request.choices:
             if choice.pool.name in state.usable:
                 state.closed.setdefault(choice.pool.name, job.id)
         return nearest
     overdue = state.now_ms - queued_since(job) > state.settings.max_wait_ms
-    if state.slots and not overdue:
+    if request.promised_never or (state.slots and not overdue):
         return nearest
-    open_pools = [c for c in choices if c.pool.name in state.usable and c.pool.name not in state.slots]
-    within = [c for c in open_pools if state.quotas.ask(job.tenant, state.need(job, c.flavor.name))[0].ok]
+    open_pools = [c for c in request.choices if c.pool.name in state.usable and c.pool.name not in state.slots]
+    if not open_pools:
+        return nearest
+    within = [c for c in open_pools if state.quotas.ask(job.tenant, request.needs[c.flavor.name])[0].ok]
+    if not within:
+        return nearest
     slot = slot_for(job, RANKS[state.class_of(job)], state.rooms.by_pool, within, state.releases())
     if slot is None:
+        # Only for good where nothing but time was in the way of every pool.
+        request.promised_never = len(within) == len(request.choices)
         return nearest
     state.slots[slot.pool] = slot
     numbers = {**nearest.why.numbers, "slot_pool": slot.pool, "slot_starts_ms": slot.start_ms}
     return wait(job, nearest.pending, numbers, blocker=nearest.blocker, starts_ms=slot.start_ms)
-
-
-def _ever_across(job: QueuedJob, key: object, state: State) -> bool:
-    if len(job.groups) == 1:
-        return False
-    pools = state.candidates(job, key)
-    return fit_across(job, {c.pool.name: state.empty(c.pool) for c in pools}, pools) is not None
-
-
-def _asked(job: QueuedJob) -> dict[str, int | str]:
-    accelerators = sum(group.per_member.accelerators * group.replicas for group in job.groups)
-    members = sum(group.replicas for group in job.groups)
-    return {"asked_milli_gpu": accelerators, "members": members}

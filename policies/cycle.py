@@ -7,15 +7,15 @@ that a request did not fit.
 from collections.abc import Iterable, Mapping, Sequence
 
 from policies.decisions import Act, Loan, Reject, Wait
-from policies.gang.fit import Gang, fit_in_one, spread_of, take
+from policies.gang.fit import Gang, spread_of, take
 from policies.order.qad import ranks
 from policies.order.standing import Standing
-from policies.placement.filters import Candidate, candidates, request_key
-from policies.placement.rooms import Part, Room, Rooms
+from policies.placement.rooms import Part, Rooms
 from policies.placement.shadow import Release, Slot
 from policies.preemption.candidates import overrides_at
 from policies.quota.loans import Lent, debts
 from policies.quota.tree import Quotas, need_of
+from policies.requests import Requests
 from policies.settings import PolicySettings
 from policies.snapshot import LiveAttempt, Pool, QueuedJob, Snapshot
 from policies.vocabulary import PriorityClass, Resource
@@ -23,11 +23,9 @@ from policies.vocabulary import PriorityClass, Resource
 _LOWER = {PriorityClass.P0: PriorityClass.P1, PriorityClass.P1: PriorityClass.P2}
 RANKS: Mapping[PriorityClass, int] = {PriorityClass.P0: 0, PriorityClass.P1: 1, PriorityClass.P2: 2}
 
-Need = Mapping[str, Mapping[Resource, int]]
-
 
 class State:
-    """One cycle. `blocked` remembers (request, pool, restricted) that did not fit; `slots` is one per pool."""
+    """One cycle. `slots` is one per pool; `stoppable` are the pools in which anything runs that may give way."""
 
     def __init__(self, snapshot: Snapshot, settings: PolicySettings, now_ms: int) -> None:
         self.snapshot, self.settings, self.now_ms = snapshot, settings, now_ms
@@ -42,47 +40,25 @@ class State:
         self.debts = debts(snapshot.borrowings, now_ms, settings.debt_half_life_ms)
         self.words = overrides_at(snapshot.overrides, now_ms)
         self.klass = _classes(snapshot)
+        self.requests = Requests(snapshot.queued, self.pools, self.flavors)
         # Attempts whose capacity already belongs to a waiter: nobody's victim, and nobody else's room.
         self.promised: dict[str, str] = {v: a.id for a in self.live for v in a.contingent_on}
+        self.stoppable = frozenset(
+            placed.pool for attempt in self.live if attempt.stopping is None for placed in attempt.placed
+        )
         self.victims = 0
         self.searches = 0
         self.reclaimed = 0
-        self.blocked: set[tuple[object, str, bool]] = set()
         self.slots: dict[str, Slot] = {}
         self.closed: dict[str, str] = {}  # without backfill: pools that wait for their head, and its job
         self.acts: list[Act] = []
         self.rejects: list[Reject] = []
         self.waits: list[Wait] = []
-        self._candidates: dict[object, tuple[Candidate, ...]] = {}
-        self._needs: dict[object, Need] = {}
-        self._ever: dict[tuple[object, str], bool] = {}
-        self._empty: dict[str, Room] = {}
         self._admitted: list[tuple[int | None, list[Part]]] = []
 
     def class_of(self, job: QueuedJob) -> PriorityClass:
         """The class in force: one lower where the allowance is used up."""
         return self.klass.get(job.id, job.klass) if self.klass else job.klass
-
-    def candidates(self, job: QueuedJob, key: object) -> tuple[Candidate, ...]:
-        """Pools that match, whatever is free there."""
-        found = self._candidates.get(key)
-        if found is None:
-            found = self._candidates[key] = candidates(job, self.pools, self.flavors)
-        return found
-
-    def need(self, job: QueuedJob, flavor: str) -> Need:
-        """What the whole job counts against if all of it goes to one flavor."""
-        key = (job.groups, flavor)
-        found = self._needs.get(key)
-        if found is None:
-            wanted: dict[Resource, int] = {Resource.JOBS: 1}
-            for group in job.groups:
-                total = group.per_member.times(group.replicas)
-                wanted[Resource.ACCELERATORS] = wanted.get(Resource.ACCELERATORS, 0) + total.accelerators
-                wanted[Resource.CPUS] = wanted.get(Resource.CPUS, 0) + total.cpus
-                wanted[Resource.MEMORY] = wanted.get(Resource.MEMORY, 0) + total.memory
-            found = self._needs[key] = {flavor: wanted}
-        return found
 
     def ends(self, job: QueuedJob) -> int | None:
         """When the job is over at the latest if it starts now; None: nobody knows."""
@@ -133,23 +109,6 @@ class State:
             return grace if attempt.ends_by_ms is None else max(self.now_ms + 1, min(grace, attempt.ends_by_ms))
         return None if attempt.ends_by_ms is None else max(self.now_ms + 1, attempt.ends_by_ms)
 
-    def ever(self, job: QueuedJob, key: object, choice: Candidate) -> bool:
-        """Whether the job would fit in the pool with nothing in it. A pool that has reported no node yet may."""
-        pool = choice.pool
-        memory = (key, pool.name)
-        found = self._ever.get(memory)
-        if found is None:
-            found = not pool.nodes or fit_in_one(job, {pool.name: self.empty(pool)}, choice) is not None
-            self._ever[memory] = found
-        return found
-
-    def empty(self, pool: Pool) -> Room:
-        """The pool with nothing in it and every node back: what could ever fit."""
-        found = self._empty.get(pool.name)
-        if found is None:
-            found = self._empty[pool.name] = Room.empty(pool)
-        return found
-
 
 def gives(pool: Pool, now_ms: int) -> bool:
     """Whether the pool takes new work: dark, draining and rested ones do not."""
@@ -160,13 +119,10 @@ def standing(state: State, jobs: Sequence[QueuedJob]) -> Standing:
     """What the order policy may look at."""
     wanted: dict[str, dict[str, int]] = {}
     for job in jobs:
-        choices = state.candidates(job, request_key(job))
-        if not choices:
-            continue
+        request = state.requests.of(job)
         by_flavor = wanted.setdefault(job.tenant, {})
-        for flavor in {choice.flavor.name for choice in choices}:
-            need = state.need(job, flavor)[flavor][Resource.ACCELERATORS]
-            by_flavor[flavor] = by_flavor.get(flavor, 0) + need
+        for flavor in request.needs:
+            by_flavor[flavor] = by_flavor.get(flavor, 0) + request.accelerators(flavor)
     running: dict[tuple[str, PriorityClass, str], int] = {}
     for attempt in state.live:
         whose = (attempt.tenant, attempt.klass, attempt.user)

@@ -17,7 +17,7 @@ from policies.preemption.choose import cheapest_set
 from policies.preemption.cost import Cost, Penalty, cost_of, milli_gpu
 from policies.quota.tree import Tree, need_of
 from policies.snapshot import QueuedJob
-from policies.vocabulary import PriorityClass, Resource, StopCause
+from policies.vocabulary import PriorityClass, StopCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ def make_way(job: QueuedJob, choices: Sequence[Candidate], state: State) -> Act 
 
 def _may_preempt(job: QueuedJob, candidate: Candidate, state: State) -> bool:
     pool = candidate.pool
+    if pool.name not in state.stoppable:
+        return False
     if pool.name not in state.usable or not pool.place_first or pool.no_preemption_until_ms > state.now_ms:
         return False
     if state.searches >= state.settings.max_searches_per_cycle:
@@ -93,7 +95,7 @@ def _search(job: QueuedJob, candidate: Candidate, state: State) -> _Found | None
 
 def _reclaims(job: QueuedJob, flavor: str, tree: Tree | None, state: State) -> bool:
     """Whether the owner is far enough below its guarantee, and the whole job lies within it."""
-    amount = state.need(job, flavor)[flavor][Resource.ACCELERATORS]
+    amount = state.requests.of(job).accelerators(flavor)
     if tree is None or not amount or not tree.ask(job.tenant, amount).entitled:
         return False
     demand = tree.level(job.tenant).use + amount
@@ -134,7 +136,7 @@ def _cheapest(search: _Search, victims: list[Victim]) -> _Found | None:
     by_id = {victim.attempt.id: victim for victim in victims}
     costs = [_cost(search, victim) for victim in victims]
     costs = sorted(costs, key=lambda cost: (cost.gpu_ms, cost.attempt))[: state.settings.max_candidates]
-    need = state.need(job, candidate.flavor.name)[candidate.flavor.name][Resource.ACCELERATORS]
+    need = state.requests.of(job).accelerators(candidate.flavor.name)
 
     def suffices(chosen: Sequence[Cost]) -> bool:
         gang = search.fit_without([cost.attempt for cost in chosen])

@@ -70,6 +70,11 @@ class Answer:
         """Nothing against it."""
         return self.limit is None and not self.short
 
+    @property
+    def badness(self) -> tuple[bool, int, bool, int]:
+        """By this answers to the parts of one wish are compared."""
+        return (self.limit is not None, self.short, not self.entitled, self.borrowed)
+
 
 class Tree:
     """The levels of one (flavor, resource). `capacity` is None where the resource has none (jobs)."""
@@ -78,6 +83,7 @@ class Tree:
         self.capacity = capacity
         self.levels: dict[str, Level] = {}
         self.roots: list[Level] = []
+        self._asked: dict[tuple[str, int], Answer] = {}
         for quota in quotas:
             level = self.level(quota.tenant)
             level.min, level.max, level.lendable, level.known = quota.min, quota.max, quota.lendable, True
@@ -99,6 +105,7 @@ class Tree:
 
     def add(self, path: str, amount: int) -> None:
         """Count an amount (negative: give it back) at the tenant and in every ancestor."""
+        self._asked.clear()
         level: Level | None = self.level(path)
         kept = 0
         while level is not None:
@@ -109,7 +116,13 @@ class Tree:
             level = level.parent
 
     def ask(self, path: str, amount: int) -> Answer:
-        """What stands against `amount` more for the tenant."""
+        """What stands against `amount` more for the tenant; remembered until something is added."""
+        found = self._asked.get((path, amount))
+        if found is None:
+            found = self._asked[path, amount] = self._ask(path, amount)
+        return found
+
+    def _ask(self, path: str, amount: int) -> Answer:
         level: Level | None = self.level(path)
         borrowed, entitled, kept, seen_known = 0, False, 0, False
         limit: Level | None = None
@@ -172,7 +185,7 @@ class Quotas:
                 if not amount:
                     continue
                 answer = tree.ask(tenant, amount)
-                if _worse(answer, worst[0]):
+                if answer.badness > worst[0].badness:
                     worst = answer, flavor, resource
         return worst
 
@@ -193,13 +206,6 @@ def need_of(placed: Iterable[Placed]) -> dict[str, dict[Resource, int]]:
         for resource, at in _AT.items():
             wanted[resource] = wanted.get(resource, 0) + total[at]
     return need
-
-
-def _worse(answer: Answer, than: Answer) -> bool:
-    def badness(one: Answer) -> tuple[bool, int, bool, int]:
-        return (one.limit is not None, one.short, not one.entitled, one.borrowed)
-
-    return badness(answer) > badness(than)
 
 
 def _usages(live: Iterable[LiveAttempt]) -> Iterable[Usage]:

@@ -1,0 +1,100 @@
+"""What equal wishes share in a cycle: where they may go, what they count against, and what did not fit for them.
+
+Jobs that ask for the same thing at the same places share one `Request`, so that a long queue of few shapes is looked
+at once per shape. Room and quota only shrink during a cycle, so what did not fit once is not tried again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from policies.decisions import Numbers
+from policies.gang.fit import fit_across, fit_in_one
+from policies.placement.filters import Candidate, candidates, request_key
+from policies.placement.rooms import Room
+from policies.snapshot import Flavor, Pool, QueuedJob
+from policies.vocabulary import Resource
+
+Need = Mapping[str, Mapping[Resource, int]]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """matching: pools that pass the filters. choices: those of them in which it would ever fit whole.
+
+    blocked: (pool, owner of the slot in the way or "") where it did not fit in this cycle.
+    """
+
+    matching: tuple[Candidate, ...]
+    choices: tuple[Candidate, ...]
+    possible: bool
+    elastic: bool
+    asked: Numbers
+    needs: dict[str, Need] = field(default_factory=dict)
+    blocked: set[tuple[str, str]] = field(default_factory=set)
+    promised_never: bool = False  # no end of what runs makes room for it
+
+    def accelerators(self, flavor: str) -> int:
+        """milli-GPU of the whole job."""
+        return self.needs[flavor][flavor][Resource.ACCELERATORS]
+
+
+class Requests:
+    """All requests of a cycle, by the job that asks."""
+
+    def __init__(self, jobs: Sequence[QueuedJob], pools: Sequence[Pool], flavors: Mapping[str, Flavor]) -> None:
+        self._pools, self._flavors = pools, flavors
+        self._empty: dict[str, Room] = {}
+        self._by_key: dict[object, Request] = {}
+        # The snapshot keeps these jobs alive, so their identity is a safe and cheap key.
+        self._by_identity = {id(job): self._by_wish(job) for job in jobs}
+
+    def of(self, job: QueuedJob) -> Request:
+        """The request of a job of the snapshot, or of a smaller copy of one."""
+        return self._by_identity.get(id(job)) or self._by_wish(job)
+
+    def _by_wish(self, job: QueuedJob) -> Request:
+        key = request_key(job)
+        found = self._by_key.get(key)
+        if found is None:
+            found = self._by_key[key] = self._new(job)
+        return found
+
+    def _new(self, job: QueuedJob) -> Request:
+        matching = candidates(job, self._pools, self._flavors)
+        choices = tuple(choice for choice in matching if self._ever(job, choice))
+        possible = bool(choices)
+        if not possible and len(job.groups) > 1:
+            rooms = {choice.pool.name: self._room(choice.pool) for choice in matching}
+            possible = fit_across(job, rooms, matching) is not None
+        accelerators = sum(group.per_member.accelerators * group.replicas for group in job.groups)
+        found = Request(
+            matching,
+            choices,
+            possible,
+            elastic=any(group.min_replicas < group.replicas for group in job.groups),
+            asked={"asked_milli_gpu": accelerators, "members": sum(group.replicas for group in job.groups)},
+        )
+        for choice in matching:
+            found.needs.setdefault(choice.flavor.name, _need(job, choice.flavor.name))
+        return found
+
+    def _ever(self, job: QueuedJob, choice: Candidate) -> bool:
+        """Whether it would fit in the pool with nothing in it. A pool that has reported no node yet may."""
+        pool = choice.pool
+        return not pool.nodes or fit_in_one(job, {pool.name: self._room(pool)}, choice) is not None
+
+    def _room(self, pool: Pool) -> Room:
+        found = self._empty.get(pool.name)
+        if found is None:
+            found = self._empty[pool.name] = Room.empty(pool)
+        return found
+
+
+def _need(job: QueuedJob, flavor: str) -> Need:
+    wanted = {Resource.JOBS: 1, Resource.ACCELERATORS: 0, Resource.CPUS: 0, Resource.MEMORY: 0}
+    for group in job.groups:
+        total = group.per_member.times(group.replicas)
+        wanted[Resource.ACCELERATORS] += total.accelerators
+        wanted[Resource.CPUS] += total.cpus
+        wanted[Resource.MEMORY] += total.memory
+    return {flavor: wanted}
