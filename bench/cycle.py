@@ -4,10 +4,9 @@ import random
 import statistics
 import time
 
+from bench.rows import Row
 from policies.plan import plan
 from policies.settings import PolicySettings
-
-from bench.rows import Row
 from policies.snapshot import Flavor, GroupRequest, Node, Pool, QueuedJob, Quota, Resources, Snapshot, Tenant
 from policies.vocabulary import CapacityType, JobKind, PriorityClass, Resource, Tenure
 

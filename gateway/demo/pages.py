@@ -11,22 +11,25 @@ from sqlalchemy import Engine, text
 from gateway.demo.desk import Desk
 from gateway.ledger.check import check
 
-WIDTH = 46
+BESIDES_BARS = 78  # what the other columns need
+LEAST_BARS = 24
+PICTURE_WIDTH = 124
 _COLOURS = {"SUCCEEDED": "green", "PREEMPTED": "yellow", "REVOKED": "magenta"}
 
 
-def timeline(desk: Desk, jobs: list[str]) -> Table:
-    """One row per attempt, all on one time axis."""
+def timeline(desk: Desk, jobs: list[str], width: int) -> Table:
+    """One row per attempt, all on one time axis; `width` is the page's, in characters."""
+    bars = max(width - BESIDES_BARS, LEAST_BARS)
     rows = [(desk.names[job], attempt) for job in jobs for attempt in desk.attempts(job)]
     begin = min(attempt.created_at for _, attempt in rows)
     end = max(attempt.ended_at or attempt.created_at for _, attempt in rows)
     span = max((end - begin).total_seconds(), 1)
 
     def column(at: datetime) -> int:
-        return round((at - begin).total_seconds() / span * WIDTH)
+        return round((at - begin).total_seconds() / span * bars)
 
     table = Table(title=f"Attempts over {span:.0f} s", title_justify="left")
-    for heading in ("job", "try", "where", "end", ""):
+    for heading in ("job", "try", "pool", "end", "time →"):
         table.add_column(heading, no_wrap=True)
     for name, attempt in rows:
         start, stop = column(attempt.started_at or attempt.created_at), column(attempt.ended_at or end)
@@ -41,7 +44,7 @@ def show(console: Console, page: Table, picture: Path | None) -> None:
     """Print the page, and draw it as SVG where a picture is wanted."""
     console.print(page)
     if picture:
-        drawing = Console(record=True, width=130, file=io.StringIO())
+        drawing = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO())
         drawing.print(page)
         drawing.save_svg(str(picture), title="tidegate demo")
 

@@ -39,7 +39,9 @@ class Provider(Protocol):
 
 def run_demo(data_dir: Path | None, picture: Path | None = None) -> int:
     """Exit code 0 only if every chapter came true and the ledger balances. `picture`: the timeline as SVG."""
-    console = Console(soft_wrap=True)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=pages.PICTURE_WIDTH)  # a log file has room
     folder = data_dir or Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
@@ -86,7 +88,7 @@ def tell(stack: Stack, console: Console, picture: Path | None) -> bool:
         console.rule("3. P0 preempts P2 at once")
         jobs += story.preemption(actors, "P0", "without-grace")[0]
         console.rule("what happened")
-        pages.show(console, pages.timeline(desk, jobs), picture)
+        pages.show(console, pages.timeline(desk, jobs, console.width), picture)
         return pages.ledger(console, engine)
 
 
