@@ -137,8 +137,7 @@ def run(
             output.print_json(job) if as_json else output.show(job.id)
             return
         output.say(f"job {job.id}" + (" (this key had made it before)" if job.replayed else ""))
-        code = watching.watch(client, job.id, view)
-    raise Quit(code)
+        raise Quit(watching.watch(client, job.id, view))
 
 
 def _only(specs: list[JobSpec], file: Path) -> JobSpec:

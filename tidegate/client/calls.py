@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_args
 from urllib.parse import quote
 
 import httpx
@@ -115,9 +115,16 @@ def read_json(body: bytes) -> Any:
         raise ProtocolError("the answer is no JSON; is the URL that of a Tidegate?") from error
 
 
-def _known(kind: type[Any], value: Any) -> Any:
+def _known(kind: Any, value: Any) -> Any:
+    """The value without fields that its type does not have, at every depth: a newer server may say more."""
     if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, BaseModel):
-        return {name: inner for name, inner in value.items() if name in kind.model_fields}
+        fields = kind.model_fields
+        return {name: _known(fields[name].annotation, inner) for name, inner in value.items() if name in fields}
+    for inner_kind in get_args(kind):
+        if isinstance(value, list):
+            return [_known(inner_kind, item) for item in value]
+        if isinstance(value, dict) and isinstance(inner_kind, type) and issubclass(inner_kind, BaseModel):
+            return _known(inner_kind, value)
     return value
 
 

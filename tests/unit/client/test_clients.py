@@ -91,7 +91,10 @@ def test_fields_that_were_not_given_are_not_sent(gate: FakeGate, ask: Ask) -> No
 
 
 def test_what_only_a_newer_server_says_is_passed_over(gate: FakeGate, ask: Ask) -> None:
-    assert ask("get", gate.add("old").id).name == "old"
+    job = gate.add("old")
+    job.body |= {"invented": 1, "resources": {"cpus": "2", "qubits": 3}, "groups": [{"name": "a", "spin": "up"}]}
+    found = ask("get", job.id)
+    assert (found.name, found.spec.resources.cpus, found.spec.groups[0].name) == ("old", 2000, "a")
 
 
 def test_an_identifier_never_leaves_its_place_in_the_path(gate: FakeGate, ask: Ask) -> None:
