@@ -116,12 +116,21 @@ def locked(session: Session, keys: Iterable[Key]) -> dict[Key, Balance]:
 
 
 def book(
-    session: Session, *, cause: str, kind: str, lines: Sequence[Line], data: Mapping[str, Any] | None = None
+    session: Session,
+    *,
+    cause: str,
+    kind: str,
+    lines: Sequence[Line],
+    data: Mapping[str, Any] | None = None,
+    known: Mapping[Key, Balance] | None = None,
 ) -> bool:
-    """Book one fact; False when this cause was booked before, and then nothing changes. Lines of 0 are left out."""
+    """Book one fact; False when this cause was booked before, and then nothing changes. Lines of 0 are left out.
+
+    known: what `locked` has answered in this transaction for every account of the lines; spares asking again.
+    """
     lines = [line for line in lines if line.amount]
     _must_balance(cause, lines)
-    found = locked(session, (line.account for line in lines))
+    found = locked(session, (line.account for line in lines)) if known is None else known
     fact = session.execute(_FACT, {"cause": cause, "kind": kind, "data": dumps(dict(data or {}))}).scalar_one_or_none()
     if fact is None:
         return False

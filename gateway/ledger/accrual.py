@@ -60,7 +60,7 @@ class _Sums:
 
 
 def accrue(engine: Engine) -> Accrued:
-    """One round over every live lease, then what is due by time: unknown ends given up, credits expired, partitions made."""
+    """One round over every live lease, then what is due by time: unknown ends, credits, partitions."""
     with Session(engine) as session:
         rows = session.execute(_LIVE).all()
     sums = _Sums()
@@ -77,6 +77,7 @@ def accrue(engine: Engine) -> Accrued:
         if one.lowered:
             sums.lowered.append(row.attempt_id)
     in_transaction(engine, _give_up_unknown)
+    in_transaction(engine, credit.burn_running)
     in_transaction(engine, credit.expire)
     _months_ahead(engine)
     return Accrued(sums.touched, tuple(sums.refused), tuple(sums.lowered), tuple(sums.failed))

@@ -167,6 +167,27 @@ def burn(session: Session, grant: GrantRow, *, used_gpu_ms: int, last: bool, cau
     return burned
 
 
+def burn_running(session: Session) -> int:
+    """Burn what open redemptions have used since the last time, and close those that are over; the GPU-ms burned.
+
+    Used is what the tenant holds above its own min, up to the grant, as of now: a reading every few minutes.
+    """
+    total = 0
+    for row in session.execute(_RUNNING).all():
+        grant = session.get_one(GrantRow, row.id)
+        until = min(row.now, row.ends_at)
+        used_milli = min(max(0, row.held - row.min), grant.delta_min)
+        length_ms = max(0, (until - max(row.starts_at, row.last_at or row.starts_at)) // _MS)
+        total += burn(
+            session,
+            grant,
+            used_gpu_ms=used_milli * length_ms // 1000,
+            last=row.now >= row.ends_at,
+            cause=until.isoformat(),
+        )
+    return total
+
+
 def expire(session: Session, now: datetime | None = None) -> int:
     """Take back credits whose time is over and that no redemption holds; the GPU-ms taken."""
     gone = 0
@@ -234,6 +255,23 @@ _RELEASED = text(
     """
     SELECT coalesce(sum((data->>'released')::bigint), 0)::bigint FROM transactions
     WHERE kind = 'credit_burned' AND (data->>'grant')::int = :grant
+    """
+)
+_RUNNING = text(
+    """
+    SELECT g.id, g.starts_at, g.ends_at, now() AS now, coalesce(a.posted, 0) AS held, coalesce(q.min, 0) AS min,
+        burned.last_at
+    FROM grants g
+    LEFT JOIN accounts a ON a.kind = 'concurrency' AND a.tenant_id = g.tenant_id AND a.flavor = g.flavor
+        AND a.unit = 'accelerators'
+    LEFT JOIN quotas q ON q.tenant_id = g.tenant_id AND q.flavor = g.flavor AND q.resource = 'accelerators'
+    LEFT JOIN LATERAL (
+        SELECT max(at) AS last_at FROM transactions
+        WHERE kind = 'credit_burned' AND (data->>'grant')::int = g.id
+    ) burned ON true
+    WHERE g.cause = 'credit' AND g.revoked_at IS NULL AND g.starts_at <= now()
+        AND (burned.last_at IS NULL OR burned.last_at < g.ends_at)
+    ORDER BY g.tenant_id, g.id
     """
 )
 _OPEN = text(

@@ -94,6 +94,7 @@ def take(
             *meter.lines(Times(), Times(0, hold_ms)),
         ],
         data={"attempt": attempt_id},
+        known=balances,
     )
     _borrow(session, lease, loans)
     return lease
@@ -152,7 +153,7 @@ def release(
     unknown = used_from is not None and used_until is None
     after = before if unknown else Times(_used_ms(session, lease, used_from, used_until), 0)
     amounts, held = amounts_of(lease.items), amounts_of(lease.items, "held")
-    locked(session, [*_concurrency_keys(levels, amounts), *meter.keys()])
+    known = locked(session, [*_concurrency_keys(levels, amounts), *meter.keys()])
     book(
         session,
         cause=f"lease:{lease.id}:resolved",
@@ -163,6 +164,7 @@ def release(
             *meter.lines(before, after, Payer.TENANT if unknown else payer),
         ],
         data={"attempt": lease.attempt_id, "payer": payer, "unknown": unknown},
+        known=known,
     )
     more = meter.gpu_ms(after.used_ms) - meter.gpu_ms(before.used_ms)
     now: datetime = session.execute(select(text("now()"))).scalar_one()

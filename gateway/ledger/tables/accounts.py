@@ -32,6 +32,7 @@ class TransactionRow(SQLModel, table=True):
     """One fact. `cause` makes it idempotent: the same cause is booked once."""
 
     __tablename__ = "transactions"
+    __table_args__ = (Index("transactions_burned", "id", postgresql_where=text("kind = 'credit_burned'")),)
     id: int | None = Number()
     cause: str = Field(unique=True, max_length=255)
     kind: str

@@ -170,6 +170,7 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('id'),
     sa.UniqueConstraint('cause')
     )
+    op.create_index('transactions_burned', 'transactions', ['id'], unique=False, postgresql_where=sa.text("kind = 'credit_burned'"))
     op.create_table('accounts',
     sa.Column('id', sa.Integer(), sa.Identity(always=False), nullable=False),
     sa.Column('kind', sa.String(), nullable=False),
