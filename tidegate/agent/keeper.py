@@ -22,6 +22,8 @@ from tidegate.agent.folder import Folder
 from tidegate.job import durable, urls
 
 TICK_S = 0.25
+#: Looking for processes that begin to listen reads all of /proc: not more often than this.
+LOOK_S = 1.0
 #: A process that begins to listen this long after a notice is told still.
 LATE_S = 5.0
 KILL_S = 10.0
@@ -45,6 +47,7 @@ class Keeper:
         self._status: Dict[str, Any] = place.read_status() or {}
         self._told: set[int] = set()
         self._tell_until = 0.0
+        self._look_at = 0.0
         self._term_at: Optional[float] = None
         self._kill_at: Optional[float] = None
         self._limit_at: Optional[float] = None
@@ -108,6 +111,7 @@ class Keeper:
 
     def _signal(self) -> None:
         """The notice's signal to every process that has a handler for it. A default action would kill the others."""
+        self._look_at = time.monotonic() + LOOK_S
         if self._child is None:
             return
         if not processes.can_look():
@@ -155,7 +159,7 @@ class Keeper:
         if self._limit_at is not None and now >= self._limit_at:
             self._limit_at = None
             self._stop("stop", self._spec.grace_s, None)
-        if now < self._tell_until:
+        if self._look_at <= now < self._tell_until:
             self._signal()
         if self._term_at is not None and now >= self._term_at:
             self._term_at = float("inf")
@@ -166,7 +170,9 @@ class Keeper:
     def _timeout(self) -> Optional[float]:
         now = time.monotonic()
         times = [at for at in (self._term_at, self._kill_at, self._limit_at) if at is not None and at != float("inf")]
-        if now < self._tell_until or self._unwritten:
+        if now < self._tell_until:
+            times.append(self._look_at)
+        if self._unwritten:
             times.append(now + TICK_S)
         if self._failed is not None or (self._kill_at is not None and now >= self._kill_at):
             times.append(now + TICK_S)  # a process in the kernel's hands takes its time

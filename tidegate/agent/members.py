@@ -51,6 +51,7 @@ class _Member:
 
     def __init__(self, place: Folder, digest: str, asked: Optional[spec.Spec], token: Optional[str]) -> None:
         self.place = place
+        self.name = {"launch": place.path.parent.name, "rank": int(place.path.name)}
         self.digest = digest
         self.asked = asked
         self.token = token
@@ -158,7 +159,7 @@ class Members:
         found = {
             (member.asked.env.get("TIDEGATE_URL", ""), member.token)
             for member in members
-            if member.asked is not None and member.token and self._status(member)["state"] != "ended"
+            if member.asked is not None and member.token and member.keeper is not None and member.keeper.poll() is None
         }
         return sorted((url, token) for url, token in found if url and token)
 
@@ -238,17 +239,21 @@ class Members:
         return bool(self._status(member)["state"] != "ended")
 
     def _status(self, member: _Member) -> Dict[str, Any]:
+        """The last status that could be read: one member's broken file hides no other member."""
         ended = member.keeper is None or member.keeper.poll() is not None
         with member.lock:
             try:
                 stat = member.place.status.stat()
-            except FileNotFoundError:
-                return {**member.seen[1], "state": "ended"}  # it is being removed
-            version = (stat.st_ino, stat.st_mtime_ns)
-            if member.seen[0] != version:
-                member.seen = (version, member.place.read_status() or {})
-            if ended and member.seen[1].get("state") != "ended":
-                member.seen = (None, self._settled(member.place))
+                version = (stat.st_ino, stat.st_mtime_ns)
+                if member.seen[0] != version:
+                    member.seen = (version, member.place.read_status() or {})
+                if ended and member.seen[1].get("state") != "ended":
+                    member.seen = (None, self._settled(member.place))
+            except (OSError, ValueError) as error:
+                if not isinstance(error, FileNotFoundError):  # that is a member which is being removed
+                    log.warning("the status of %s cannot be read: %s", member.place.path, error)
+                state = "ended" if ended else member.seen[1].get("state", "starting")
+                return {**member.name, **member.seen[1], "state": state}
             return member.seen[1]
 
     def _settled(self, place: Folder) -> Dict[str, Any]:

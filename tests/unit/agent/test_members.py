@@ -262,3 +262,30 @@ def test_a_process_runs_within_half_a_second_of_the_call(agent: Agent) -> None:
     began = time.time()
     agent.start("tg-1", script="sleep 600")
     assert agent.reaches("running", "tg-1")["started_at"] - began < 0.5
+
+
+def test_a_status_that_cannot_be_read_hides_no_other_member(agent: Agent) -> None:
+    agent.start("tg-1", script="true")
+    agent.start("tg-2", script="true")
+    agent.reaches("ended", "tg-2")
+    before = agent.reaches("ended", "tg-1")
+    Path(before["folder"], "status.json").write_text("{ torn")
+    _, answer = agent.call("GET", "/members")
+    assert [member["launch"] for member in answer["members"]] == ["tg-1", "tg-2"]
+    assert answer["members"][0] == before
+    agent.end()
+    successor = Agent(agent.folder)
+    try:
+        assert successor.member("tg-2")["cause"] == "Completed"
+    finally:
+        successor.end()
+
+
+def test_a_notice_that_cannot_be_written_is_still_signalled(agent: Agent) -> None:
+    script = f"{sys.executable} -c 'import signal; signal.signal(signal.SIGUSR1, print); print(1); signal.pause()'"
+    agent.start("tg-1", script=script, env={"PYTHONUNBUFFERED": "1"})
+    agent.says("1", "tg-1")
+    (agent.folder / "members/tg-1/0/job/notice.json").mkdir()  # in its way
+    agent.call("POST", "/notice", {"launch": "tg-1", "kind": "checkpoint"})
+    assert agent.reaches("ended", "tg-1")["exit_code"] == 0
+    assert "the notice could not be written" in agent.log("tg-1")
