@@ -19,7 +19,7 @@ _VERSIONS = text(
 _JOBS = text(
     """
     SELECT jobs.id, tenants.path, principal, kind, klass, submitted_at, jobs.version, request, want_size, not_before,
-        want_hold
+        want_hold, (SELECT max(ended_at) FROM attempts WHERE attempts.job_id = jobs.id) AS queued_at
     FROM jobs JOIN tenants ON tenants.id = jobs.tenant_id WHERE jobs.id = ANY(:ids)
     """
 )

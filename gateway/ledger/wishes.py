@@ -82,10 +82,14 @@ def checkpoint(session: Session, job_id: UUID, principal: str) -> WishResult:
 
 
 def resize(session: Session, job_id: UUID, principal: str, group: str, replicas: int) -> WishResult:
-    """Another size for one group. Running jobs must be `elastic` and the size one of theirs."""
+    """Another size for one group: of a queued job its next start; what runs saves and is launched again, smaller."""
     row = _require(session, job_id)
     _check_size(row.request, group, replicas)
-    return _wish(
+    running = session.execute(_RUNNING_SIZE, {"job_id": job_id, "group": group}).all()
+    changes = [attempt for attempt in running if attempt.replicas != replicas]
+    for attempt in changes:
+        _check_relaunch(row.request, attempt, replicas)
+    result = _wish(
         session,
         job_id,
         principal,
@@ -95,6 +99,10 @@ def resize(session: Session, job_id: UUID, principal: str, group: str, replicas:
         values={"size": dumps({group: replicas})},
         data={"group": group, "replicas": replicas},
     )
+    for attempt in changes:
+        session.execute(_RELAUNCH, {"id": attempt.id, "job_id": job_id})
+    outbox.add(session, outbox.NUDGE, [attempt.id for attempt in changes])
+    return result
 
 
 def requeue(session: Session, job_id: UUID, principal: str) -> WishResult:
@@ -155,6 +163,23 @@ def update(
     )
 
 
+_RUNNING_SIZE = text(
+    """
+    SELECT a.id, coalesce(sum(CAST(part->>'replicas' AS int)), 0)::int AS replicas, (
+        SELECT reshardable FROM checkpoints c WHERE c.job_id = a.job_id AND verified >= 1
+        ORDER BY step DESC, attempt_number DESC LIMIT 1) AS reshardable
+    FROM attempts a LEFT JOIN jsonb_array_elements(a.placed) part ON part->>'group' = :group
+    WHERE a.job_id = :job_id AND a.ended_at IS NULL AND a.stop_cause IS NULL
+    GROUP BY a.id ORDER BY a.id
+    """
+)
+_RELAUNCH = text(
+    """
+    UPDATE attempts SET stop_cause = 'resize', stop_asked_at = now(), version = version + 1,
+        stop_grace_s = coalesce((SELECT CAST(request->>'grace_s' AS int) FROM jobs WHERE id = :job_id), 300)
+    WHERE id = :id AND ended_at IS NULL AND stop_cause IS NULL
+    """
+)
 _REQUEUE = text(
     """
     UPDATE attempts SET stop_cause = 'drain', stop_asked_at = now(), version = version + 1,
@@ -235,3 +260,15 @@ def _check_size(request: Mapping[str, Any], group: str, replicas: int) -> None:
         )
     if replicas % elastic["multiple_of"]:
         raise WishRefusedError("replicas", f"is a multiple of elastic.multiple_of {elastic['multiple_of']}")
+
+
+def _check_relaunch(request: Mapping[str, Any], attempt: Any, replicas: int) -> None:
+    """DESIGN §7: only a checkpoint that may be resharded starts at another size; nothing stops for room that it lacks."""
+    if replicas > attempt.replicas:
+        raise WishRefusedError(
+            "replicas", f"a running job grows only when it starts; it has {attempt.replicas}, requeue it with this size"
+        )
+    if not request["elastic"]["reshard"]:
+        raise WishRefusedError("elastic", "elastic.reshard is false; a running job would lose its state")
+    if not attempt.reshardable:
+        raise WishRefusedError("checkpoint", "the newest checkpoint is not reshardable; save one that is, then resize")
