@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from backends.types import LaunchRequest, Observation, Phase, PoolCapacity
+from backends.types import Capabilities, LaunchRequest, Observation, Phase, PoolCapacity
 from policies.reasons import verdict
 from policies.states import LIVE_ATTEMPT_STATES
 from policies.vocabulary import AttemptState, Reason, StopCause
@@ -182,7 +182,7 @@ class MemoryStore:
                 before is None or before.phase != part.phase or replace(before, as_of_ms=0) != replace(part, as_of_ms=0)
             )
 
-    def capacity(self, backend: str, pools: Sequence[PoolCapacity]) -> None:
+    def capacity(self, backend: str, pools: Sequence[PoolCapacity], capabilities: Capabilities | None = None) -> None:
         """Not looked at."""
 
     def answered(self, backend: str) -> None:
