@@ -1,9 +1,11 @@
 """The last page: the timeline of attempts as bars, the credits, and the ledger's sums."""
 
 import io
+import re
 from datetime import datetime
 from pathlib import Path
 
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, text
@@ -46,7 +48,9 @@ def show(console: Console, page: Table, picture: Path | None) -> None:
     if picture:
         drawing = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO())
         drawing.print(page)
-        drawing.save_svg(str(picture), title="tidegate demo")
+        # Without the web fonts that the template would fetch from elsewhere.
+        local_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+        drawing.save_svg(str(picture), title="tidegate demo", code_format=local_fonts)
 
 
 def ledger(console: Console, engine: Engine) -> bool:
