@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from gateway.ledger import events, outbox
 from gateway.ledger.codec import dumps, to_ms
+from policies.vocabulary import StopCause
 
 RECENT: Final = 15  # step times that the median is of
 
@@ -69,7 +70,16 @@ _TOLD = text(
     FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE a.id = :id AND a.ended_at IS NULL
     """
 )
-_KINDS: Final[Mapping[str, str]] = {"cancel": "stop", "resize": "resize", "revocation": "revoke"}
+# As `workflows.decide` says it to a backend; every other cause is "stop".
+_KINDS: Final[Mapping[str, str]] = {
+    StopCause.PREEMPT: "preempt",
+    StopCause.RECLAIM: "preempt",
+    StopCause.BACKFILL: "preempt",
+    StopCause.MOVE: "preempt",
+    StopCause.REVOCATION: "revoke",
+    StopCause.DRAIN: "revoke",
+    StopCause.RESIZE: "resize",
+}
 
 
 def report(session: Session, attempt_id: str, *, step: int, samples: int) -> None:
@@ -149,7 +159,7 @@ def told(session: Session, attempt_id: str) -> Told:
     if row is None:
         raise FencedAttemptError(f"{attempt_id} has ended")
     if row.stop_cause is not None:
-        return Told(_KINDS.get(row.stop_cause, "preempt"), row.want_checkpoint, row.deadline)
+        return Told(_KINDS.get(row.stop_cause, "stop"), row.want_checkpoint, row.deadline)
     if row.want_cancel:
         return Told("stop", row.want_checkpoint)
     if row.want_checkpoint > row.checkpoint_asked:

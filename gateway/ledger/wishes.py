@@ -182,7 +182,7 @@ _RELAUNCH = text(
 )
 _REQUEUE = text(
     """
-    UPDATE attempts SET stop_cause = 'drain', stop_asked_at = now(), version = version + 1,
+    UPDATE attempts SET stop_cause = 'requeue', stop_asked_at = now(), version = version + 1,
         stop_grace_s = coalesce((SELECT CAST(request->>'grace_s' AS int) FROM jobs WHERE id = :job_id), 300)
     WHERE job_id = :job_id AND ended_at IS NULL AND stop_cause IS NULL
     RETURNING id
@@ -263,7 +263,7 @@ def _check_size(request: Mapping[str, Any], group: str, replicas: int) -> None:
 
 
 def _check_relaunch(request: Mapping[str, Any], attempt: Any, replicas: int) -> None:
-    """DESIGN §7: only a checkpoint that may be resharded starts at another size; nothing stops for room that it lacks."""
+    """DESIGN §7: only a checkpoint that may be resharded starts at another size; none stops for room it lacks."""
     if replicas > attempt.replicas:
         raise WishRefusedError(
             "replicas", f"a running job grows only when it starts; it has {attempt.replicas}, requeue it with this size"

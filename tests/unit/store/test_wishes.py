@@ -170,8 +170,8 @@ def test_a_requeue_costs_no_retry(gate: Gate) -> None:
     assert not gate.wish(wishes.requeue, job).changed
     view = gate.store.load_attempt(attempt)
     assert view is not None
-    assert view.stop_cause == "drain"
-    assert gate.ends(attempt, Reason.DRAINED, 75).job_state == "QUEUED"
+    assert view.stop_cause == "requeue"
+    assert gate.ends(attempt, Reason.REQUEUED, 75).job_state == "QUEUED"
     assert gate.job(job).failures == 0
 
 
