@@ -190,7 +190,8 @@ def _admit(job: QueuedJob, gang: Gang, state: State) -> None:
     loans = state.count(job, gang)
     state.occupy(job, gang)
     placed, why = public(gang, state.rooms.by_pool), Why("Fits", numbers)
-    state.acts.append(Act(admits=(Admit(job.id, job.version, placed, why, loans=loans, chunk=job.chunk),)))
+    admit = Admit(job.id, job.version, placed, why, loans=loans, chunk=job.chunk, klass=state.lowered(job))
+    state.acts.append(Act(admits=(admit,)))
 
 
 def _with_slot(job: QueuedJob, request: Request, nearest: Wait, state: State) -> Wait:

@@ -13,10 +13,11 @@ from policies.order.standing import Standing
 from policies.placement.rooms import Part, Rooms
 from policies.placement.shadow import Release, Slot
 from policies.preemption.candidates import overrides_at
+from policies.preemption.cost import MILLI, milli_gpu
 from policies.quota.loans import Lent, debts
 from policies.quota.tree import Quotas, need_of
 from policies.requests import Requests
-from policies.settings import PolicySettings
+from policies.settings import HOUR_MS, PolicySettings
 from policies.snapshot import LiveAttempt, Pool, QueuedJob, Snapshot
 from policies.vocabulary import PriorityClass, Resource
 
@@ -43,6 +44,7 @@ class State:
         self.requests = Requests(snapshot.queued, self.pools, self.flavors)
         # Attempts whose capacity already belongs to a waiter: nobody's victim, and nobody else's room.
         self.promised: dict[str, str] = {v: a.id for a in self.live for v in a.contingent_on}
+        self.leaving = tuple(a.id for a in self.live if a.stopping is not None and a.id not in self.promised)
         self.stoppable = frozenset(
             placed.pool for attempt in self.live if attempt.stopping is None for placed in attempt.placed
         )
@@ -59,6 +61,10 @@ class State:
     def class_of(self, job: QueuedJob) -> PriorityClass:
         """The class in force: one lower where the allowance is used up."""
         return self.klass.get(job.id, job.klass) if self.klass else job.klass
+
+    def lowered(self, job: QueuedJob) -> PriorityClass | None:
+        """The class in force where it is not the job's own: what an Admit says."""
+        return self.klass.get(job.id)
 
     def ends(self, job: QueuedJob) -> int | None:
         """When the job is over at the latest if it starts now; None: nobody knows."""
@@ -132,14 +138,24 @@ def standing(state: State, jobs: Sequence[QueuedJob]) -> Standing:
 
 
 def _classes(snapshot: Snapshot) -> dict[str, PriorityClass]:
-    """Jobs that run one class lower because the allowance of their tenant's path is used up."""
-    spent = {(row.tenant, row.klass) for row in snapshot.allowances if row.left_gpu_ms <= 0}
-    if not spent:
+    """Jobs that run one class lower: an allowance on their path has no hour left for them beside what runs.
+
+    A path without any allowance is not judged here: whether the class may be used at all is decided at the submit.
+    """
+    left = {(row.tenant, row.klass): row.left_gpu_ms for row in snapshot.allowances}
+    if not left:
         return {}
+    for attempt in snapshot.live:
+        for path in _lineage(attempt.tenant):
+            if (path, attempt.klass) in left:
+                left[path, attempt.klass] -= milli_gpu(attempt) * HOUR_MS // MILLI
     found: dict[str, PriorityClass] = {}
     for job in snapshot.queued:
         klass = job.klass
-        while klass in _LOWER and any((path, klass) in spent for path in _lineage(job.tenant)):
+        if klass not in _LOWER:
+            continue
+        hour = sum(group.per_member.accelerators * group.replicas for group in job.groups) * HOUR_MS // MILLI
+        while hour and klass in _LOWER and any(left.get((path, klass), hour) < hour for path in _lineage(job.tenant)):
             klass = _LOWER[klass]
         if klass is not job.klass:
             found[job.id] = klass

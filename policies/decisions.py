@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policies.snapshot import Placed
-from policies.vocabulary import Pending, Reason, StopCause
+from policies.vocabulary import Pending, PriorityClass, Reason, StopCause
 
 Numbers = Mapping[str, int | str]
 """What led to a decision, by name with the unit last (`free_milli_gpu`); integers and words only."""
@@ -39,6 +39,7 @@ class Admit:
     contingent_on: tuple[str, ...] = ()
     loans: tuple[Loan, ...] = ()
     chunk: tuple[int, int] | None = None  # as the queued job's: which chunk of an array
+    klass: PriorityClass | None = None  # the class in force, where an allowance does not reach; None: the job's own
 
 
 @dataclass(frozen=True, slots=True)

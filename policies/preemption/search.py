@@ -81,6 +81,8 @@ def _search(job: QueuedJob, candidate: Candidate, state: State) -> _Found | None
     if waiter.klass is PriorityClass.P2 and not waiter.reclaims:
         return None
     search = _Search(job, waiter, candidate, tree, state)
+    if waiter.klass is not PriorityClass.P0 and _leaving_suffices(search):
+        return None
     victims = _victims(search)
     if not victims:
         return None
@@ -91,6 +93,12 @@ def _search(job: QueuedJob, candidate: Candidate, state: State) -> _Found | None
         if some and (chosen := _cheapest(search, some)) is not None:
             return chosen
     return None
+
+
+def _leaving_suffices(search: _Search) -> bool:
+    """Whether what is being stopped already, for nobody in particular, makes the room: then nobody else is told."""
+    leaving = search.state.leaving
+    return bool(leaving) and search.fit_without(leaving) is not None
 
 
 def _reclaims(job: QueuedJob, flavor: str, tree: Tree | None, state: State) -> bool:
@@ -143,7 +151,10 @@ def _cheapest(search: _Search, victims: list[Victim]) -> _Found | None:
         return gang is not None and _within_quota(job, gang, [by_id[cost.attempt] for cost in chosen], state)
 
     chosen = cheapest_set(costs, need, suffices, state.settings.max_victims_exact)
-    if chosen is None or len(chosen) > state.settings.max_victims_per_cycle - state.victims:
+    if chosen is None:
+        return None
+    # A gang that needs more than a whole cycle's bound gets a cycle of its own, else it would never start.
+    if state.victims and state.victims + len(chosen) > state.settings.max_victims_per_cycle:
         return None
     found = tuple(by_id[cost.attempt] for cost in chosen)
     taken_back = sum(milli_gpu(victim.attempt) for victim in found if victim.cause is StopCause.RECLAIM)
@@ -230,6 +241,7 @@ def _act(job: QueuedJob, best: _Found, found: Sequence[_Found], state: State) ->
         why=Why("AfterPreemption", numbers),
         contingent_on=tuple(ids),
         chunk=job.chunk,
+        klass=state.lowered(job),
     )
     return Act(admits=(admit,), preempts=preempts)
 

@@ -89,7 +89,14 @@ class Tree:
             level.min, level.max, level.lendable, level.known = quota.min, quota.max, quota.lendable, True
         for usage in usages:
             self.level(usage.tenant).use += usage.held + usage.observed
-        # Deepest first: a level's reserve rests on its children's.
+        self.settle()
+
+    def uncount(self, path: str, amount: int) -> None:
+        """Take off one level alone what is counted there twice; `settle` comes after."""
+        self.level(path).use -= amount
+
+    def settle(self) -> None:
+        """Compute what every level's children hold back, deepest first: a level's reserve rests on its children's."""
         for level in sorted(self.levels.values(), key=lambda found: -found.path.count("/")):
             level.kept = sum(child.reserved - child.use for child in level.children)
 
@@ -170,6 +177,13 @@ class Quotas:
             total = None if resource is Resource.JOBS else capacity.get(flavor, (0, 0, 0, 0))[_AT[resource]]
             tree = Tree(rows[key], used.get(key, ()), total)
             self.trees[key] = tree
+        for path, (flavor, resource), amount in _held_twice(snapshot.live):
+            if (flavor, resource) in self.trees:
+                self.trees[flavor, resource].uncount(path, amount)
+        for tree in self.trees.values():
+            tree.settle()
+        for flavor, resource in sorted(self.trees):
+            tree = self.trees[flavor, resource]
             self.by_flavor.setdefault(flavor, []).append((resource, tree))
 
     def accelerators(self, flavor: str) -> Tree | None:
@@ -208,14 +222,34 @@ def need_of(placed: Iterable[Placed]) -> dict[str, dict[Resource, int]]:
     return need
 
 
+def _held_twice(live: Iterable[LiveAttempt]) -> Iterable[tuple[str, tuple[str, Resource], int]]:
+    """What a waiter and its victims both hold, at every level above both: it is used once (DESIGN §6)."""
+    by_id = {attempt.id: attempt for attempt in live}
+    for waiter in by_id.values():
+        victims = [by_id[name] for name in waiter.contingent_on if name in by_id]
+        if not victims:
+            continue
+        for flavor, wanted in need_of(waiter.placed).items():
+            for path in _paths(waiter.tenant):
+                below = [victim for victim in victims if f"{victim.tenant}/".startswith(f"{path}/")]
+                going = [need_of(victim.placed).get(flavor, {}) for victim in below]
+                for resource, amount in wanted.items():
+                    if twice := min(amount, sum(need.get(resource, 0) for need in going)):
+                        yield path, (flavor, resource), twice
+
+
+def _paths(tenant: str) -> Iterable[str]:
+    parts = tenant.split("/")
+    return ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+
+
 def _usages(live: Iterable[LiveAttempt]) -> Iterable[Usage]:
     """Use counted from the leases themselves, for a snapshot that brings no balances."""
     for attempt in live:
-        parts = attempt.tenant.split("/")
         for flavor, wanted in need_of(attempt.placed).items():
             for resource, amount in wanted.items():
-                for depth in range(1, len(parts) + 1):
-                    yield Usage("/".join(parts[:depth]), flavor, resource, amount)
+                for path in _paths(attempt.tenant):
+                    yield Usage(path, flavor, resource, amount)
 
 
 def _capacity(pools: Iterable[Pool]) -> dict[str, tuple[int, int, int, int]]:

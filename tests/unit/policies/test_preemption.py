@@ -243,9 +243,62 @@ def test_the_penalty_has_its_terms_and_is_never_below_0() -> None:
 def test_an_allowance_that_is_used_up_lowers_the_class_of_the_next_renewal() -> None:
     from policies.snapshot import Allowance
 
-    spent = Allowance("a", P1, 0)
-    assert not wish(X, P1, allowances=(spent,)).preempts
-    assert set(wish(X, P1, allowances=(Allowance("a", P1, 1),)).preempts) == {"X"}
+    an_hour = 8 * HOUR_MS
+    short = Allowance("a", P1, an_hour - 1)
+    assert not wish(X, P1, allowances=(short,)).preempts
+    enough = wish(X, P1, allowances=(Allowance("a", P1, an_hour),))
+    assert set(enough.preempts) == {"X"}
+    assert enough.admits["wish"].klass is None
+    free = snapshot(pools=(pool(nodes(1, 8)),), queued=(job("wish", klass=P1),), allowances=(Allowance("a", P1, 0),))
+    assert decide(free).admits["wish"].klass is P2
+
+
+def test_what_runs_in_a_class_has_its_hour_of_the_allowance_too() -> None:
+    from policies.snapshot import Allowance
+
+    runs = live("mine", placed({"n000": 6}), tenant="a", klass=P1)
+    found = snapshot(
+        pools=(pool(nodes(2, 8)),),
+        live=(runs,),
+        queued=(job("wish", group(4), klass=P1),),
+        allowances=(Allowance("a", P1, 10 * HOUR_MS - 1),),
+    )
+    assert decide(found).admits["wish"].klass is P2
+    more = replace(found, allowances=(Allowance("a", P1, 10 * HOUR_MS),))
+    assert decide(more).admits["wish"].klass is None
+
+
+def test_nobody_is_told_to_go_while_enough_is_leaving_already_except_for_p0() -> None:
+    leaving = replace(X, id="leaving", stopping=StopCause.CANCEL, state=AttemptState.STOPPING)
+    for klass, told in ((P1, set()), (P0, {"X"})):
+        found = snapshot(**full(X, leaving, size=16), queued=(job("wish", group(8), klass=klass),))
+        assert set(decide(found).preempts) == told
+
+
+def test_a_gang_that_needs_more_victims_than_a_cycles_bound_gets_a_cycle_of_its_own() -> None:
+    many = tuple(live(f"v{n}", placed({"n000": 1}), tenant="b") for n in range(8))
+    found = snapshot(**full(*many, size=8), queued=(job("wish", group(8), klass=P0),))
+    assert len(decide(found, max_victims_per_cycle=2).preempts) == 8
+    two = (job("first", group(1), klass=P0, submitted_ms=1), job("then", group(2), klass=P0))
+    assert set(decide(replace(found, queued=two), max_victims_per_cycle=2).admits) == {"first"}
+
+
+def test_what_a_waiter_and_its_victims_both_hold_is_used_once_above_both() -> None:
+    """org has a max of 8: the waiter's 8 and the victims' 8 are the same 8, so that 4 of 12 are left."""
+    victims = tuple(
+        live(f"v{n}", placed({"n000": 4}), tenant="org/b", stopping=StopCause.PREEMPT, state=AttemptState.STOPPING)
+        for n in range(2)
+    )
+    waiter = live("w", placed({"n000": 8}), tenant="org/a", state=AttemptState.PENDING, contingent_on=("v0", "v1"))
+    found = snapshot(
+        pools=(pool(nodes(2, 8)),),
+        quotas=(quota("org", 0, 12),),
+        live=(*victims, waiter),
+        queued=(job("wish", group(4), tenant="org/c"), job("more", group(1), tenant="org/c", order_value=1)),
+    )
+    answers = decide(found)
+    assert set(answers.admits) == {"wish"}
+    assert answers.token("more") == "TenantLimit"
 
 
 def evictions(second: int, waiter: bool, a_gone: bool, b_gone: bool) -> Answers:  # noqa: FBT001
