@@ -49,12 +49,10 @@ class Revocation(NamedTuple):
 class _Member:
     """In memory: the keeper's process and what orders need. Everything else is read from its folder."""
 
-    def __init__(self, place: Folder, digest: str, asked: Optional[spec.Spec], token: Optional[str]) -> None:
+    def __init__(self, place: Folder, digest: str) -> None:
         self.place = place
         self.name = {"launch": place.path.parent.name, "rank": int(place.path.name)}
         self.digest = digest
-        self.asked = asked
-        self.token = token
         self.keeper: Optional["subprocess.Popen[bytes]"] = None
         self.lock = threading.Lock()
         self.seen: Tuple[Any, Dict[str, Any]] = (None, {})
@@ -77,7 +75,7 @@ class Members:
             try:
                 document = durable.read_json(place.spec)
                 status = self._settled(place)
-                member = _Member(place, document["digest"], None, None)
+                member = _Member(place, document["digest"])
                 self._members[status["launch"], status["rank"]] = member
             except (OSError, ValueError, KeyError, TypeError) as error:
                 log.warning("member in %s cannot be read: %s", place.path, error)
@@ -152,17 +150,6 @@ class Members:
             else:
                 self.notice(launch, revocation.kind, grace_s)
 
-    def credentials(self) -> List[Tuple[str, str]]:
-        """(gateway URL, token) of each live attempt here, once each: whom to report to, and as whom."""
-        with self._lock:
-            members = list(self._members.values())
-        found = {
-            (member.asked.env.get("TIDEGATE_URL", ""), member.token)
-            for member in members
-            if member.asked is not None and member.token and member.keeper is not None and member.keeper.poll() is None
-        }
-        return sorted((url, token) for url, token in found if url and token)
-
     def remove(self, launch: str) -> List[int]:
         """Kill what lives and remove every trace; the ranks that are gone. Idempotent."""
         chosen = self._of(launch, None)
@@ -204,7 +191,7 @@ class Members:
         folder.make(place.work, 0o700, owner)
         durable.write_json(place.spec, {**asked.document, "digest": asked.digest}, mode=0o600)
         place.write_status(_first_status(asked, place))
-        member = _Member(place, asked.digest, asked, token)
+        member = _Member(place, asked.digest)
         environment = {name: os.environ[name] for name in child.BASE_VARIABLES if name in os.environ}
         member.keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _ENTRY.format(root=HELPER), str(place.path)],

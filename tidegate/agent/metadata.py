@@ -1,7 +1,7 @@
 """Watches the instance's metadata service for interruption notices, in the way of EC2's IMDSv2.
 
-Acts here first (every member is told and stopped by the deadline) and reports to the gateway second: a notice of 30 s
-leaves no time for a round trip. A service that does not answer is no notice.
+Acts here first (every member is told and stopped by the deadline); the backend sees it second, in the answer of
+`GET /members`: a notice of 30 s leaves no time for a round trip. A service that does not answer is no notice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 TOKEN_TTL_S = 21600
 REQUEST_S = 2.0
-REPORT_S = 5.0
-NOTICES = "/v1/attempt/notices"
 _UNAUTHORIZED = 401
 _NOT_FOUND = 404
 
@@ -76,28 +74,8 @@ class MetadataWatcher:
     def _act(self, kind: str, document: Dict[str, Any], time_field: str, detail_field: str) -> None:
         deadline = _epoch(document.get(time_field)) if kind == "revoke" else None
         revocation = Revocation(kind, deadline, time.time(), str(document.get(detail_field, "")))
-        credentials = self._members.credentials()
         self._members.revoke(revocation)
         log.warning("the provider says %s until %s", kind, document.get(time_field))
-        for url, token in credentials:
-            # Never in the way of the next look.
-            threading.Thread(target=self._report, args=(url, token, revocation), daemon=True).start()
-
-    def _report(self, url: str, token: str, revocation: Revocation) -> None:
-        document = {"kind": revocation.kind, "deadline": revocation.deadline, "instance": self._members.instance}
-        if not url.startswith(("http://", "https://")):
-            return
-        request = urllib.request.Request(  # noqa: S310 - the scheme is checked above
-            url.rstrip("/") + NOTICES,
-            data=json.dumps(document).encode(),
-            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-            method="POST",
-        )
-        try:
-            with self._opener.open(request, timeout=REPORT_S):
-                pass
-        except (OSError, ValueError) as error:
-            log.info("the notice was not reported: %s", type(error).__name__)
 
     def _get(self, path: str) -> Optional[str]:
         """The document; None when there is none. OSError when the service does not answer."""

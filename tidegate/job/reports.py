@@ -13,12 +13,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Callable, Deque, Dict, Optional
+from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 log = logging.getLogger("tidegate.job")
 
 PROGRESS = "/v1/attempt/progress"
 CHECKPOINTS = "/v1/attempt/checkpoints"
+BROKEN = "/v1/attempt/checkpoints:broken"
 REQUEST_S = 5.0
 QUEUE = 64
 FIRST_RETRY_S = 0.5
@@ -44,23 +45,25 @@ class Reporter:
         self._opener = urllib.request.build_opener(_NoRedirects())
         self._changed = threading.Condition()
         self._progress: Optional[Dict[str, Any]] = None
-        self._checkpoints: Deque[Dict[str, Any]] = collections.deque(maxlen=QUEUE)
+        self._checkpoints: Deque[Tuple[str, Dict[str, Any]]] = collections.deque(maxlen=QUEUE)
         self._busy = False
         self._away = False
         self._closed = False
         self._thread: Optional[threading.Thread] = None
 
     def progress(self, step: int, samples: int) -> None:
-        """Never blocks."""
+        """The newest step. Never blocks."""
         with self._changed:
             self._progress = {"step": step, "samples": samples}
             self._begin()
 
     def checkpoint(self, document: Dict[str, Any]) -> None:
-        """Never blocks."""
-        with self._changed:
-            self._checkpoints.append(document)
-            self._begin()
+        """A checkpoint that is complete. Never blocks."""
+        self._queue(CHECKPOINTS, document)
+
+    def broken(self, document: Dict[str, Any]) -> None:
+        """A checkpoint that somebody believed in and that is none. Never blocks."""
+        self._queue(BROKEN, document)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is sent, the gateway turns out to be away, or the time is over; True if all was sent."""
@@ -79,6 +82,11 @@ class Reporter:
             self._closed = True
             self._changed.notify_all()
 
+    def _queue(self, path: str, document: Dict[str, Any]) -> None:
+        with self._changed:
+            self._checkpoints.append((path, document))
+            self._begin()
+
     def _begin(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tidegate-report", daemon=True)
@@ -94,15 +102,15 @@ class Reporter:
                 if self._closed:
                     return
                 progress, self._progress = self._progress, None
-                document = self._checkpoints[0] if self._checkpoints else None
+                waiting = self._checkpoints[0] if self._checkpoints else None
                 self._busy = True
-            sent = document is None or self._post(CHECKPOINTS, document)
+            sent = waiting is None or self._post(*waiting)
             if sent and progress is not None:
                 sent = self._post(PROGRESS, progress)
             with self._changed:
                 self._busy, self._away = False, not sent
-                # The queue may have dropped our document at its far end meanwhile.
-                if sent and self._checkpoints and self._checkpoints[0] is document:
+                # The queue may have dropped ours at its far end meanwhile.
+                if sent and self._checkpoints and self._checkpoints[0] is waiting:
                     self._checkpoints.popleft()
                 self._changed.notify_all()
                 pause_s = FIRST_RETRY_S if sent else min(2 * pause_s, LAST_RETRY_S)

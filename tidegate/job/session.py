@@ -15,7 +15,7 @@ from tidegate.job.environ import Context, context
 from tidegate.job.gate import SAVE, STOP, Gate
 from tidegate.job.notices import Notice, Watcher
 from tidegate.job.reports import Reporter
-from tidegate.job.store import Checkpoint, Checkpoints
+from tidegate.job.store import Checkpoint, Checkpoints, Rejected
 from tidegate.job.urls import ContextError
 
 EXIT_SAVED = 75  # EX_TEMPFAIL: "saved, run me again" (DESIGN §3)
@@ -79,7 +79,9 @@ class Session:
     def checkpoints(self, url: Optional[str] = None, **options: Any) -> Checkpoints:
         """The job's checkpoints, each reported to the gateway by rank 0 once it is complete."""
         self.start()
-        self._checkpoints = Checkpoints(url, ctx=self.context, on_saved=self._report_checkpoint, **options)
+        self._checkpoints = Checkpoints(
+            url, ctx=self.context, on_saved=self._report_checkpoint, on_broken=self._report_broken, **options
+        )
         return self._checkpoints
 
     def report(self, step: int, samples: int = 0) -> None:
@@ -138,6 +140,11 @@ class Session:
                 "verified": saved.verified,
             }
         )
+
+    def _report_broken(self, rejected: Rejected) -> None:
+        reporter = self._reports()
+        if reporter is not None and self._checkpoints is not None:
+            reporter.broken({"url": self._checkpoints.url_of(rejected.path)})
 
     def _reports(self) -> Optional[Reporter]:
         with self._lock:

@@ -31,6 +31,7 @@ class Rejected:
 
     path: Path
     reason: str
+    broken: bool = False  # it had its final name, so somebody may believe in it
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Checkpoints:
     """The checkpoints of one job, as seen from one rank of one attempt.
 
     `url` is where this attempt may write (`TIDEGATE_CHECKPOINT_URL`, `<root>/attempt-N`); another folder name gets
-    `attempt-N` appended. `on_saved` is told of each checkpoint that rank 0 completes, and of each that it resumes from.
+    `attempt-N` appended. Rank 0 tells `on_saved` of each checkpoint that it completes, and `on_broken` of each folder
+    that turned out to be none when it looked for what to resume from.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Checkpoints:
         *,
         ctx: Optional[Context] = None,
         on_saved: Optional[Callable[[Checkpoint], None]] = None,
+        on_broken: Optional[Callable[[Rejected], None]] = None,
         save_timeout_s: float = 600.0,
     ) -> None:
         self.context = ctx or context()
@@ -83,6 +86,8 @@ class Checkpoints:
         self.root = self.folder.parent
         self.save_timeout_s = save_timeout_s
         self._on_saved = on_saved
+        self._on_broken = on_broken
+        self._root_url = chosen.rstrip("/") if number is None else chosen.rstrip("/").rpartition("/")[0]
         self._own: Set[Path] = set()
 
     def save(
@@ -160,7 +165,7 @@ class Checkpoints:
                 try:
                     good.append(self._look(entry))
                 except InvalidCheckpoint as error:
-                    bad.append(Rejected(entry, str(error)))
+                    bad.append(Rejected(entry, str(error), broken=True))
         good.sort(key=lambda found: (found.step, _attempt_key(found.path)), reverse=True)
         return good, bad
 
@@ -170,20 +175,7 @@ class Checkpoints:
         Highest numeric step first, ties by attempt. One that fails is logged and listed in `rejected`, and the one
         before is tried.
         """
-        good, bad = self.list()
-        for found in good:
-            try:
-                if digests:
-                    manifests.check_digests(found.path, found.manifest)
-            except InvalidCheckpoint as error:
-                bad.append(Rejected(found.path, str(error)))
-                continue
-            for rejected in bad:
-                log.warning("checkpoint %s passed over: %s", rejected.path, rejected.reason)
-            return Checkpoint(found.path, found.manifest, 2 if digests else 1, tuple(bad))
-        for rejected in bad:
-            log.warning("checkpoint %s passed over: %s", rejected.path, rejected.reason)
-        return None
+        return self._choose(digests=digests)[0]
 
     def resume(self, *, timeout_s: float = 600.0) -> Optional[Checkpoint]:
         """Fence the older attempts and choose what to go on from; the same answer on every rank of the gang.
@@ -198,12 +190,20 @@ class Checkpoints:
                 names = [entry.name for entry in folder.iterdir() if (entry / manifests.MANIFEST).exists()]
                 fence.raise_fence(folder, by=self.attempt, names=names)
         saving.sweep(self.folder)
-        found = self.newest_valid()
+        found, rejected = self._choose(digests=True)
         choice = {"incarnation": self.context.incarnation, "path": str(found.path) if found else None}
         durable.write_json(self.folder / RESUME, choice)
-        if found is not None and self._on_saved is not None:
-            self._on_saved(found)
+        for one in rejected:
+            if one.broken and self._on_broken is not None:
+                self._on_broken(one)
         return found
+
+    def url_of(self, path: Path) -> str:
+        """The URL of a checkpoint in the words of `TIDEGATE_CHECKPOINT_URL`; of another root, its plain path."""
+        try:
+            return f"{self._root_url}/{path.relative_to(self.root).as_posix()}"
+        except ValueError:
+            return str(path)
 
     def prune(self, keep: int = 2) -> List[Path]:
         """Remove all but the newest `keep` complete checkpoints; rank 0 only. What was removed.
@@ -227,6 +227,22 @@ class Checkpoints:
         for path in removed:
             saving.remove(path)
         return removed
+
+    def _choose(self, *, digests: bool) -> Tuple[Optional[Checkpoint], List[Rejected]]:
+        good, bad = self.list()
+        chosen: Optional[Checkpoint] = None
+        for found in good:
+            try:
+                if digests:
+                    manifests.check_digests(found.path, found.manifest)
+            except InvalidCheckpoint as error:
+                bad.append(Rejected(found.path, str(error), broken=True))
+                continue
+            chosen = Checkpoint(found.path, found.manifest, 2 if digests else 1, tuple(bad))
+            break
+        for rejected in bad:
+            log.warning("checkpoint %s passed over: %s", rejected.path, rejected.reason)
+        return chosen, bad
 
     def _is_unharmed(self, found: Checkpoint) -> bool:
         """What this process saved was digested on its way; reading it all again at each pruning would cost a save."""

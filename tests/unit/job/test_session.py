@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders.checkpoints import a_checkpoint, shard
 from tests.harness.waiting import eventually
 from tidegate import job
 from tidegate.job.reports import Reporter
@@ -132,13 +133,29 @@ def test_progress_and_checkpoints_are_reported_with_the_attempts_token(tmp_path:
         eventually(lambda: heard[-1] == ("/v1/attempt/progress", "Bearer t0k", {"step": 7, "samples": 700}))
 
 
-def test_a_resume_reports_that_the_digests_were_checked(tmp_path: Path) -> None:
-    with gateway() as (url, heard), session(tmp_path, TIDEGATE_URL=url) as member:
-        store = member.checkpoints()
-        store.save(7, {"model": b"seven"})
-        assert store.resume() is not None
-        member.flush()
-        assert [report[2]["verified"] for report in heard] == [1, 2]
+def test_a_checkpoint_is_reported_in_the_words_of_its_url(tmp_path: Path) -> None:
+    with gateway() as (url, heard):
+        where = f"file://{tmp_path}/attempt-1"
+        with session(tmp_path, TIDEGATE_URL=url, TIDEGATE_CHECKPOINT_URL=where) as member:
+            member.checkpoints().save(7, {"model": b"seven"})
+            member.flush()
+        assert heard[0][2]["url"] == f"{where}/step-7"
+
+
+def test_a_checkpoint_that_does_not_read_back_is_reported_as_broken(tmp_path: Path) -> None:
+    a_checkpoint(tmp_path / "attempt-1", 5)
+    shard(a_checkpoint(tmp_path / "attempt-1", 6), 0).write_bytes(b"STATE of rank 0 after step 6")
+    a_checkpoint(tmp_path / "attempt-1", 7, name="step_7.tmp")  # nobody believes in this one
+    with gateway() as (url, heard):
+        where = f"file://{tmp_path}/attempt-2"
+        env = {"TIDEGATE_URL": url, "TIDEGATE_ATTEMPT": "2", "TIDEGATE_CHECKPOINT_URL": where}
+        with session(tmp_path, **env) as member:
+            found = member.checkpoints().resume()
+            assert found is not None
+            assert found.step == 5
+            member.flush()
+        body = {"url": f"file://{tmp_path}/attempt-1/step_6"}
+        assert [(path, report) for path, _, report in heard] == [("/v1/attempt/checkpoints:broken", body)]
 
 
 def test_many_reports_are_few_requests_and_the_last_one_counts(tmp_path: Path) -> None:
