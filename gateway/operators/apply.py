@@ -15,6 +15,7 @@ from gateway.ledger.tables.access import ClassAllowance, Storage, Tenant
 from gateway.ledger.tables.capacity import BackendRow, Flavor, NodeRow, Pool, QuotaRow
 from gateway.operators import amounts, audit, checks, stored, urls
 from gateway.operators.diff import Documents, Key, difference
+from gateway.queries.scope import lineage
 from tidegate.wire.operator import (
     OPERATOR_DOC,
     AllowanceDoc,
@@ -49,10 +50,16 @@ def lock(session: Session) -> None:
     session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
 
-def plan(session: Session, wanted: Documents, *, prune: bool = False) -> tuple[Change, ...]:
-    """The difference, checked as it would stand. Takes the appliers' lock until the transaction ends."""
+def plan(session: Session, wanted: Documents, *, prune: bool = False, home: str = "") -> tuple[Change, ...]:
+    """The difference, checked as it would stand. Takes the appliers' lock until the transaction ends.
+
+    `home`: the applier's own tenant, which no pruning takes away with the token in its hand.
+    """
     lock(session)
     current = stored.documents(session)
+    if prune and home:
+        own = {("tenant", path) for path in lineage(home)}
+        wanted = {**{key: doc for key, doc in current.items() if key in own}, **wanted}
     after: dict[Key, OperatorDoc] = dict(wanted) if prune else {**current, **wanted}
     _check(session, after)
     return difference(current, wanted, prune=prune)

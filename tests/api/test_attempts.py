@@ -52,6 +52,14 @@ def test_progress_and_checkpoints_are_stored(running: Running, engine: Engine) -
     assert (outside.status_code, outside.json()["field"]) == (422, "url")
 
 
+def test_what_the_provider_told_an_instance_becomes_an_event(running: Running, as_: Client) -> None:
+    made, attempt, itself = running
+    told = {"kind": "revoke", "deadline": 1_900_000_000.5, "instance": "i-0aaa"}
+    assert itself.post("/v1/attempt/notices", json=told).status_code == 204
+    last = as_("nlp").get(f"/v1/jobs/{made}/events").json()["items"][-1]
+    assert (last["kind"], last["attempt"], last["data"]["instance"]) == ("Notice", attempt, "i-0aaa")
+
+
 def test_the_notice_comes_while_the_attempt_waits(running: Running, as_: Client) -> None:
     made, _, itself = running
     assert itself.get("/v1/attempt/notice", params={"wait_s": 0}).json()["kind"] == ""

@@ -1,13 +1,14 @@
 """What the API answers about jobs. Instants are RFC 3339 in UTC, GPU time in GPU-ms, money in micro-dollars."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from tidegate.wire.base import Loose, Wire
 from tidegate.wire.enums import AttemptState, JobKind, JobState, PriorityClass
-from tidegate.wire.spec import JobSpec
+from tidegate.wire.spec import JobSpec, Labels
+from tidegate.wire.units import MAX_SECONDS
 
 
 class Why(Loose):
@@ -172,8 +173,8 @@ class JobUpdate(Wire):
     """What may change while a job is queued (labels: always)."""
 
     priority: PriorityClass | None = None
-    labels: dict[str, str] | None = None
-    max_duration: int | None = Field(default=None, ge=1, strict=True)
+    labels: Labels | None = None
+    max_duration: int | None = Field(default=None, ge=1, le=MAX_SECONDS, strict=True)
 
 
 class LogEvent(Loose):
@@ -248,3 +249,11 @@ class BrokenCheckpoint(Wire):
     """A checkpoint whose digests did not hold when it was read back (L2)."""
 
     url: str = Field(min_length=1, max_length=2048)
+
+
+class NoticeReport(Wire):
+    """What an instance was told by its provider, as its agent heard it. `deadline` in seconds since the epoch."""
+
+    kind: Literal["revoke", "rebalance"]
+    deadline: float | None = Field(default=None, ge=0, le=2**40)
+    instance: str = Field(default="", max_length=255)

@@ -7,7 +7,7 @@ ignored.
 import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from tidegate.wire.base import Wire
 from tidegate.wire.enums import CapacityWish, JobKind, Launcher, PriorityClass, SignalName
@@ -27,6 +27,16 @@ TenantPath = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?){0,7}$")
 ]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
+
+
+def _labels_are_short(value: dict[str, str]) -> dict[str, str]:
+    for key, text in value.items():
+        if not _LABEL.fullmatch(key) or len(text) > MAX_NAME or "\x00" in text:
+            raise ValueError(f"label {key[:64]!r}: a key has 1 to 63 of A-Z a-z 0-9 - _ . / @ +, a value at most 200")
+    return value
+
+
+Labels = Annotated[dict[str, str], Field(max_length=64), AfterValidator(_labels_are_short)]
 Count = Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)]
 
 
@@ -179,7 +189,7 @@ class JobSpec(Wire):
     min_runtime: Seconds = 0
     sla: Sla = Sla()
     gang_timeout: Seconds | None = Field(default=600)
-    labels: dict[str, str] = Field(default_factory=dict, max_length=64)
+    labels: Labels = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod
@@ -198,16 +208,6 @@ class JobSpec(Wire):
                 raise ValueError(f"{name} is reserved ({' '.join(p + '*' for p in RESERVED_ENV)}); choose another name")
             if "\x00" in text:
                 raise ValueError(f"the value of {name} contains a NUL byte")
-        return value
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_are_short(cls, value: dict[str, str]) -> dict[str, str]:
-        for key, text in value.items():
-            if not _LABEL.fullmatch(key) or len(text) > MAX_NAME or "\x00" in text:
-                raise ValueError(
-                    f"label {key[:64]!r}: a key has 1 to 63 of A-Z a-z 0-9 - _ . / @ +, a value at most 200"
-                )
         return value
 
     @model_validator(mode="after")

@@ -15,8 +15,8 @@ from gateway.api.bodies import StrictRoute
 from gateway.api.common import HubOf
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.problems import ProblemError, conflict, invalid
-from gateway.ledger import progress
-from tidegate.wire.job import BrokenCheckpoint, CheckpointReport, NoticeView, ProgressReport
+from gateway.ledger import events, outbox, progress
+from tidegate.wire.job import BrokenCheckpoint, CheckpointReport, NoticeReport, NoticeView, ProgressReport
 
 router = APIRouter(tags=["attempt"], route_class=StrictRoute)
 
@@ -57,6 +57,17 @@ def report_broken(deps: DepsOf, caller: OfAttempt, broken: BrokenCheckpoint) -> 
     """Digests that did not hold at a resume: the checkpoint before is the newest valid one from now on."""
     with _heard(deps) as session:
         progress.checkpoint_broken(session, caller.attempt_id, broken.url)
+    return Response(status_code=204)
+
+
+@router.post("/attempt/notices", status_code=204)
+def report_notice(deps: DepsOf, caller: OfAttempt, notice: NoticeReport) -> Response:
+    """What the provider told the instance. Kept as an event, and the attempt is looked at; the backend is believed."""
+    deadline = None if notice.deadline is None else int(notice.deadline * 1000)
+    data = {"kind": notice.kind, "deadline_ms": deadline, "instance": notice.instance}
+    with _heard(deps) as session:
+        if events.append(session, caller.job_id, "Notice", attempt_id=caller.attempt_id, data=data):
+            outbox.add(session, outbox.NUDGE, [caller.attempt_id])
     return Response(status_code=204)
 
 

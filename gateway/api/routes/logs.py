@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 from fastapi.sse import EventSourceResponse
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlmodel import col
 
 from backends.errors import BackendError
@@ -22,6 +22,7 @@ from gateway.api.common import HubOf, visible_job
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.hub import Hub
 from gateway.api.problems import ProblemError, not_found
+from gateway.ledger.tables.capacity import Pool
 from gateway.ledger.tables.work import AttemptRow
 from tidegate.wire.job import LogEvent
 
@@ -51,39 +52,56 @@ def get_logs(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Text from a byte offset; `Tidegate-Offset` says where to go on. A stream with `follow` lasts to the end."""
-    backend, handle = _source(deps, caller, job_id, attempt, index)
+    backend, handle = _source(deps, caller, job_id, rank, attempt, index)
     if "text/event-stream" in accept:
         offset = streams.resume_from(last_event_id, offset)
         chunks = backend.logs(handle, rank, offset, follow=follow)
         return EventSourceResponse(_stream(request, hub, chunks), headers=streams.HEADERS)
-    text, after = _page(backend, handle, rank, offset)
-    return PlainTextResponse(text, headers={"Tidegate-Offset": str(after), "Cache-Control": "no-store"})
+    output, after = _page(backend, handle, rank, offset)
+    return PlainTextResponse(output, headers={"Tidegate-Offset": str(after), "Cache-Control": "no-store"})
 
 
-def _source(deps: Deps, caller: Caller, job_id: UUID, attempt: int | None, index: int | None) -> tuple[Backend, Handle]:
+def _source(
+    deps: Deps, caller: Caller, job_id: UUID, rank: int, attempt: int | None, index: int | None
+) -> tuple[Backend, Handle]:
     """The backend and handle of the newest attempt that was launched (or of the one asked for)."""
     with deps.transaction() as session:
         visible_job(session, caller, job_id)
-        query = select(AttemptRow).where(col(AttemptRow.job_id) == job_id)
+        launched = col(AttemptRow.handles) != text("'{}'::jsonb")
+        query = select(AttemptRow).where(col(AttemptRow.job_id) == job_id, launched)
         if attempt is not None:
             query = query.where(col(AttemptRow.number) == attempt)
         if index is not None:
             query = query.where(col(AttemptRow.first_index) <= index, col(AttemptRow.last_index) >= index)
         newest = query.order_by(col(AttemptRow.created_at).desc(), col(AttemptRow.number).desc()).limit(1)
         row = session.execute(newest).scalar_one_or_none()
+        where = {pool: backend for pool, backend in session.execute(select(col(Pool.name), col(Pool.backend)))}
     if row is None:
         if attempt is not None or index is not None:
             raise not_found("attempt", attempt if attempt is not None else f"index {index}")
         raise ProblemError(
             409, "no-output-yet", "the job has not been launched yet", remedy="wait for its first attempt"
         )
+    at = _backend_of(row, rank, where)
     for name, native in sorted(row.handles.items()):
-        backend = deps.backends.get(name)
+        backend = deps.backends.get(name) if at in {None, name} else None
         if backend is not None and backend.capabilities.logs:
             return backend, Handle(name, row.id, native)
     raise ProblemError(
         409, "no-output-yet", "no backend that this process reaches has output of it", remedy="try again shortly"
     )
+
+
+def _backend_of(row: AttemptRow, rank: int, where: dict[str, str]) -> str | None:
+    """Ranks run through the placed parts in order. None: not known, so any backend that has a handle is asked."""
+    first = 0
+    for part in row.placed or ():
+        first += part["replicas"]
+        if rank < first:
+            return where.get(part["pool"])
+    if first:
+        raise not_found("rank", rank)
+    return None
 
 
 def _unavailable(error: BackendError) -> ProblemError:

@@ -31,7 +31,7 @@ def apply_documents(
     except ValueError as error:
         raise invalid("documents", str(error), "correct that document") from error
     with changing(deps) as session:
-        changes = apply.plan(session, wanted, prune=prune)
+        changes = apply.plan(session, wanted, prune=prune, home=caller.tenant)
         if not dry_run:
             apply.execute(session, changes, principal=caller.principal)
     return ApplyResult(changes=changes, applied=not dry_run)
