@@ -134,10 +134,8 @@ class LocalBackend(Operations):
             record = self.files.record(handle.key)
             if record is None or record.ended is not None:
                 return
-            for instance in self.launcher.instances(record):
-                if instance.alive:
-                    body = {"launch": record.key, "kind": kind.value, "grace_s": deadline_s, "ranks": None}
-                    self.machines.call(instance, "POST", "/notice", body)
+            body = {"launch": record.key, "kind": kind.value, "grace_s": deadline_s, "ranks": None}
+            self.machines.call_all(self.launcher.instances(record), "POST", "/notice", body)
 
     def list_owned(self) -> Sequence[Owned]:
         with self._asking():
@@ -157,8 +155,9 @@ class LocalBackend(Operations):
             return
         groups = {member.rank: member.group.name for member in members(record.request)}
         while rank in groups:
-            done = not follow or self.looker.has_left(handle.key, rank)
-            data = self._read_log(handle.key, rank, offset)
+            with self._asking():
+                done = not follow or self.looker.has_left(handle.key, rank)
+                data = self._read_log(handle.key, rank, offset)
             offset += len(data)
             if data or follow:
                 yield LogChunk(rank, data, offset, groups[rank])

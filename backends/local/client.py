@@ -76,7 +76,7 @@ class Files:
     @contextmanager
     def seat_lock(self) -> Iterator[None]:
         """One process at a time hands out seats and ports. Taken inside a launch's lock, never around one."""
-        with locked(self.root / "locks" / "seats", self.config.timeout_s / 4):
+        with locked(self.root / "locks" / "seats", self.config.timeout_s / 8):
             yield
 
     def slot_lock(self, node: str) -> Path:
@@ -181,16 +181,17 @@ class Files:
         trusted = self.config.trust_below
         owner = trusted if trusted and (tenant == trusted or tenant.startswith(trusted + "/")) else tenant
         path = self.root / "tenants.json"
-        with locked(self.root / "locks" / "tenants", self.config.timeout_s / 4):
+        with locked(self.root / "locks" / "tenants", self.config.timeout_s / 8):
             known: dict[str, Any] = read_json(path) or {}
-            if owner in known:
-                return known[owner] if isolated else None
-            if not isolated and known:
+            others = sorted(set(known) - {owner})
+            if not isolated and others:
                 raise Refused(
-                    f"{self.name} cannot keep tenants apart (isolation: none) and serves {min(known)} already; run the "
+                    f"{self.name} cannot keep tenants apart (isolation: none) and serves {others[0]} already; run the "
                     "worker as root with isolation uid, or name a common tenant in trust_below",
                     reason="TenantIsolation",
                 )
+            if owner in known and (not isolated or known[owner] is not None):
+                return known[owner] if isolated else None
             uid = max([self.config.uid_base - 1, *(each for each in known.values() if each)]) + 1
             if uid > LAST_UID:
                 raise Refused(f"{self.name}: every user id up to {LAST_UID} is given", reason="TenantIsolation")

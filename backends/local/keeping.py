@@ -5,12 +5,14 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from backends.errors import BackendError
 from backends.local.client import Files
 from backends.local.files import LockTimeoutError, mtime_ns
 from backends.local.launching import Launcher
 from backends.local.machines import Machines
 
 EVERY_S: Final = 60.0
+LINGER_S: Final = 60.0  # so that nobody who still looks at a launch misses its members
 
 
 class Keeper:
@@ -31,6 +33,9 @@ class Keeper:
         for key in self.files.all_keys():
             with suppress(LockTimeoutError, OSError, ValueError, KeyError):
                 self._forget_launch(key, horizon)
+        for key in self.files.all_keys():
+            with suppress(BackendError, OSError, ValueError, KeyError):
+                self._forget_members(key, now - LINGER_S)
         placements = [record.placement for record in self.launcher.placed()]
         used = {name for each in placements if each is not None for name in each.instances.values()}
         for name in self.machines.names():
@@ -43,6 +48,18 @@ class Keeper:
             return
         with self.files.launch_lock(key):
             self.files.remove(key)
+
+    def _forget_members(self, key: str, horizon: float) -> None:
+        """What an ended launch left at agents that live on: its work folder and its spec, which has its secrets."""
+        record = self.files.record(key)
+        if record is None or record.ended is None or record.ended.ended_at > horizon:
+            return
+        left = [
+            instance
+            for instance in self.launcher.instances(record)
+            if instance.alive and (self.machines.root / instance.id / "agent" / "members" / key).is_dir()
+        ]
+        self.machines.call_all(left, "DELETE", f"/members?launch={key}")
 
     def _forget_instance(self, name: str, used: set[str], horizon: float) -> None:
         folder = self.machines.root / name

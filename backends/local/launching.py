@@ -56,11 +56,11 @@ class Launcher:
 
     def remove_members(self, record: Record) -> None:
         """Kill and forget the members at every agent that lives."""
-        for instance in self.instances(record):
-            if instance.alive:
-                self.machines.call(instance, "DELETE", f"/members?launch={record.key}")
-            else:
+        instances = self.instances(record)
+        for instance in instances:
+            if not instance.alive:
                 self.machines.sweep(instance)
+        self.machines.call_all(instances, "DELETE", f"/members?launch={record.key}")
 
     def instances(self, record: Record) -> Sequence[InstanceView]:
         """The instances that the launch has members on. One without a folder counts as long gone."""
@@ -141,7 +141,7 @@ class Launcher:
             logs=self.files.log(record.key, 0).parent,
         )
         for seat in placement.seats:
-            with locked(self.files.slot_lock(seat.node), self.config.timeout_s / 4):
+            with locked(self.files.slot_lock(seat.node), self.config.timeout_s / 8):
                 instance = self.machines.view(placement.instances[seat.node])
                 if instance is None or not instance.alive:
                     raise OutcomeUnknown(f"{self.files.name}: {seat.node} went while members were being started")
@@ -154,7 +154,7 @@ class Launcher:
         chosen = {}
         with ExitStack() as locks:  # In the order of their names, as everybody takes them.
             for node in sorted({seat.node for seat in placement.seats}):
-                locks.enter_context(locked(self.files.slot_lock(node), self.config.timeout_s / 4))
+                locks.enter_context(locked(self.files.slot_lock(node), self.config.timeout_s / 2))
                 chosen[node] = self.machines.begin(self._pool_of(node), node)
             self.machines.wait(chosen.values(), self.config.timeout_s / 2)
         placement = replace(placement, instances=chosen)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from backends.errors import BackendError
@@ -35,9 +36,11 @@ class Looker:
             return Observation(handle, Phase.ABSENT, instant(now))
         if record.ended is not None or record.placement is None:
             return observation(handle, record, {}, {}, now)
+        placement = record.placement
+        record = replace(record, changed_us=self.machines.changed_us(record))  # before what it dates is read
         instances, statuses = self._inside(record)
-        if record.placement.started:
-            gone = departures(record.placement, statuses, instances, now)
+        if placement.started:
+            gone = departures(placement, statuses, instances, now)
             if (ended := conclude(record, gone, statuses, instances, now)) is not None:
                 record = self._write_end(record, ended, instances)
             elif (advice := stop_rest(record, gone, statuses, now)) is not None:
@@ -75,16 +78,7 @@ class Looker:
         """Ask every agent that lives. One that does not answer raises OutcomeUnknown, after the others were asked."""
         body: dict[str, Any] = {"launch": record.key, "kind": kind.value, "grace_s": grace_s}
         body |= {"term_s": min(float(record.request.term_s), grace_s), "ranks": None if ranks is None else list(ranks)}
-        problem: BackendError | None = None
-        for instance in self.launcher.instances(record):
-            if instance.alive:
-                try:
-                    self.machines.call(instance, "POST", "/stop", body)
-                except BackendError as error:
-                    still = self.machines.view(instance.id)
-                    problem = error if still is not None and still.alive else problem
-        if problem is not None:
-            raise problem
+        self.machines.call_all(self.launcher.instances(record), "POST", "/stop", body)
 
     def end_unstarted(self, record: Record) -> None:
         """It was stopped before anything ran."""

@@ -42,7 +42,7 @@ class LocalWorld:
     name = "local"
     pool = "spot"
     nodes = 2
-    deadline_s = 8.0
+    deadline_s = 16.0
     offers = frozenset(Offer)
 
     def __init__(self) -> None:

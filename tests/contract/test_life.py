@@ -169,10 +169,21 @@ def test_a_watch_shows_the_end_and_goes_on_from_its_cursor(harness: Harness, bac
     while not ended or quiet is not None:
         last, quiet = next(stream)
         ended = ended or (quiet is not None and quiet.handle == handle and quiet.phase is Phase.ENDED)
-    missed = [change for _, change in zip(range(8), harness.backend().watch(cursor), strict=False)]
-    phases = [change[1].phase for change in missed if change[1] is not None and change[1].handle == handle]
-    assert Phase.ENDED in phases, "another process that goes on from before hears of it too"
+    missed = (change for _, change in harness.backend().watch(cursor))
+    assert any(
+        change is not None and change.handle == handle and change.phase is Phase.ENDED
+        for _, change in zip(range(8), missed, strict=False)
+    ), "another process that goes on from before hears of it too"
     assert next(harness.backend().watch(last))[1] is None, "and one that goes on from behind does not"
+
+
+@pytest.mark.clause("watch shows every change and beats while quiet")
+def test_a_watch_shows_that_a_launch_runs_while_it_does(harness: Harness, backend: Backend) -> None:
+    cursor, _ = next(backend.watch(""))
+    handle = running(backend, launch(harness, Program.STAY))
+    seen = (change for _, change in backend.watch(cursor) if change is not None and change.handle == handle)
+    runs = next(change for change in seen if change.phase is Phase.RUNNING)
+    assert look(backend, handle).sequence >= runs.sequence, "observations of both kinds count in one order"
 
 
 @pytest.mark.clause("logs from an offset, to the end of the member")

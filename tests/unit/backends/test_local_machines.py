@@ -92,7 +92,7 @@ def test_a_killed_instance_is_a_lost_node_and_everything_in_it_is_dead(
 def test_an_interruption_gives_notice_waits_and_takes_everything(world: LocalWorld, backend: LocalBackend) -> None:
     handle = running(backend, two_nodes(world, Program.HEAR))
     inside = everybody(backend, handle)
-    name = backend.interrupt_rank(handle.key, 1, notice_s=2)
+    name = backend.interrupt_rank(handle.key, 1, notice_s=6)
     told = eventually(lambda: look(backend, handle).notice, what="the notice to be seen")
     assert told is not None
     assert (told.kind, told.members, told.detail) == (NoticeKind.REVOKE, (1,), name)
@@ -206,6 +206,24 @@ def test_a_gang_whose_second_machine_does_not_come_leaves_nothing(
     until(backend, handle, Phase.RUNNING)
 
 
+def test_k8_06_seats_are_free_when_the_members_are_gone_and_not_before(
+    world: LocalWorld, backend: LocalBackend
+) -> None:
+    stubborn = ("/bin/sh", "-c", "trap '' TERM USR1; echo started; while :; do sleep 0.05; done")
+    handle = running(backend, a_launch(a_group(world.pool, stubborn, replicas=4)))
+    backend.stop(handle, StopMode.NOTICE, 2)
+    waiter = backend.prepare(launch(world, Program.STAY, replicas=4))
+    refused = 0
+    while look(backend, handle).phase is not Phase.ENDED:
+        with pytest.raises(NoCapacity):
+            backend.start(waiter)
+        refused += 1
+        time.sleep(0.1)
+    assert refused >= 5, "it lived on through its grace"
+    backend.start(waiter)
+    until(backend, waiter, Phase.RUNNING)
+
+
 def test_an_idle_instance_ends_and_the_slot_takes_a_new_one(world: LocalWorld) -> None:
     config = {
         "state_dir": str(world.folder / "idle"),
@@ -255,6 +273,18 @@ def test_a_tenant_keeps_its_user_id_and_no_two_share_one(world: LocalWorld, back
     assert all(uid is not None and uid >= 60_000 for uid in first.values())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="user ids are given to tenants by root only")
+def test_a_change_of_isolation_never_lets_a_tenant_run_as_us_beside_others(
+    world: LocalWorld, backend: LocalBackend
+) -> None:
+    backend.capacity()
+    assert backend.files.tenant_uid("a", isolated=False) is None
+    assert backend.files.tenant_uid("a", isolated=True) is not None
+    assert backend.files.tenant_uid("b", isolated=True) is not None
+    with pytest.raises(Refused):
+        backend.files.tenant_uid("a", isolated=False)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="folders are given to tenants by root only")
 def test_the_checkpoint_folder_is_the_tenants_and_no_planted_link_is_followed(
     world: LocalWorld, backend: LocalBackend
@@ -295,6 +325,20 @@ def test_old_ends_are_forgotten_and_live_launches_never(world: LocalWorld, backe
     assert look(backend, ended).phase is Phase.ABSENT
     assert look(backend, lives).phase is Phase.RUNNING
     assert [view.node for view in backend.instances()] == ["spot-0"]
+
+
+def test_what_an_ended_launch_left_in_a_living_instance_is_cleared(world: LocalWorld, backend: LocalBackend) -> None:
+    request = launch(world, Program.EXIT, "0", env={"PRIVATE": "kept nowhere"})
+    handle = backend.prepare(request)
+    backend.start(handle)
+    until(backend, handle, Phase.ENDED)
+    (instance,) = backend.instances()
+    left = Path(instance.folder) / "agent" / "members" / handle.key
+    assert left.is_dir()
+    backend.keeper.clear_up(time.time() + 120, at_once=True)
+    assert not left.exists()
+    assert look(backend, handle).phase is Phase.ENDED
+    assert output(backend, handle, 0) == b"started\n", "its log is kept"
 
 
 def test_one_spoilt_record_hides_itself_and_not_the_others(world: LocalWorld, backend: LocalBackend) -> None:
