@@ -12,11 +12,19 @@ help: ## what there is
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidegate needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory python-venv
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing what requirements.lock names (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
+
+# Debian splits venv off its Python. Everything else that the tests need comes in wheels.
+.PHONY: python-venv
+python-venv:
+	@test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { echo "missing: apt-get install python3-venv"; exit 1; }
+	@echo "installing the system package python3-venv"
+	@apt-get install -y -q --no-install-recommends python3-venv >/dev/null
 
 demo: $(STAMP) ## the whole story on this machine, under two minutes
 	@$(BIN)/tidegate demo
@@ -32,6 +40,13 @@ check: $(STAMP) ## format, lint, types, imports and the fast tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q -m 'not e2e' $(ARGS)
+
+# One live suite per kind of server, each in tests/live; those that exist are part of `make test` too.
+LIVE := live-slurm live-kubernetes live-aws live-federation
+.PHONY: $(LIVE)
+$(LIVE): live-%: $(STAMP)
+	@test -d tests/live/$* || { echo "tests/live/$* does not exist: it comes with that backend"; exit 2; }
+	@$(BIN)/pytest tests/live/$* $(ARGS)
 
 fmt: $(STAMP) ## format and mend what can be mended
 	@$(BIN)/ruff format .

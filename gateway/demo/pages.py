@@ -5,6 +5,7 @@ import re
 from datetime import datetime
 from pathlib import Path
 
+from rich import box
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.table import Table
@@ -30,7 +31,7 @@ def timeline(desk: Desk, jobs: list[str], width: int) -> Table:
     def column(at: datetime) -> int:
         return round((at - begin).total_seconds() / span * bars)
 
-    table = Table(title=f"Attempts over {span:.0f} s", title_justify="left")
+    table = Table(title=f"Attempts over {span:.0f} s", title_justify="left", box=box.SIMPLE)
     for heading in ("job", "try", "pool", "end", "time →"):
         table.add_column(heading, no_wrap=True)
     for name, attempt in rows:
@@ -61,7 +62,7 @@ def ledger(console: Console, engine: Engine) -> bool:
     )
     with engine.connect() as connection:
         sums = connection.execute(statement).all()
-    table = Table(title="Ledger: every transaction has two sides", title_justify="left")
+    table = Table(title="Ledger: every transaction has two sides", title_justify="left", box=box.SIMPLE)
     for heading in ("unit", "entries", "moved", "sum"):
         table.add_column(heading, justify="right" if heading != "unit" else "left")
     for unit, count, total, moved in sums:
