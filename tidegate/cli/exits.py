@@ -12,6 +12,7 @@ from tidegate.client.errors import (
     ProblemError,
     ProtocolError,
     UnreachableError,
+    UsageError,
     WaitTimeoutError,
 )
 from tidegate.wire.enums import JobState
@@ -63,6 +64,7 @@ def code_of_error(error: Exception) -> int:
         (WaitTimeoutError, WAIT_OVER),
         (ArchiveError, REJECTED),
         (ConfigError, CONFIG),
+        (UsageError, USAGE),
         (ProtocolError, DEFECT),
     )
     return next((code for kind, code in table if isinstance(error, kind)), DEFECT)

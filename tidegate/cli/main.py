@@ -1,5 +1,6 @@
 """The entry of the command line: the table of verbs, and every error's words and exit code."""
 
+import io
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -115,4 +116,8 @@ def run(arguments: list[str] | None = None) -> int:
 
 def main() -> None:
     """The program `tidegate`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a letter shows a mark; it never ends the program.
+            stream.reconfigure(errors="replace")
     sys.exit(run())

@@ -5,16 +5,16 @@ Decides the program's exit code and writes the result file, also when the watch 
 
 import json
 import os
+import select
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from tidegate.cli import output
 from tidegate.cli.exits import CANCELLED, CANNOT_WRITE, Quit, code_of_error, code_of_job
@@ -43,7 +43,7 @@ class View:
 
 
 class _StopError(Exception):
-    """A signal came."""
+    """A signal that leaves at once."""
 
 
 @contextmanager
@@ -85,11 +85,13 @@ def watch(client: Client, job: str, view: View) -> int:
     if view.logs:
         follower.start()
     try:
-        with _signals() as asked:
-            found = _until_end(client, job, view, asked)
+        with _Interrupts(1 if view.leave else 2) as interrupts:
+            found = _until_end(client, job, view, interrupts)
     except _StopError:
         _learn(client, job, view)
-        raise Quit(CANCELLED, f"left; job {job} was asked to end") from None
+        words = "goes on. To end it" if view.leave else "was asked to end. To see what becomes of it"
+        verb = "cancel" if view.leave else "show"
+        raise Quit(CANCELLED, f"left; job {job} {words}: tidegate {verb} {job}") from None
     except (WaitTimeoutError, UnreachableError, Quit):
         _learn(client, job, view)
         raise
@@ -106,38 +108,59 @@ def watch(client: Client, job: str, view: View) -> int:
     return code
 
 
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Counts SIGINT and SIGTERM instead of dying of them; a sleeping main thread wakes up."""
-    asked: list[int] = []
+class _Interrupts:
+    """Counts SIGINT and SIGTERM instead of dying of them, and wakes the sleeping main thread.
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
-        raise _StopError
+    From the `at_once`-th on, a signal breaks off whatever runs; before that, nothing is broken off in the middle.
+    """
 
-    before: dict[int, Any] = {number: signal.signal(number, note) for number in _SIGNALS}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
+    def __init__(self, at_once: int) -> None:
+        self.count = 0
+        self._at_once = at_once
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._before: dict[int, Any] = {}
+        self._wakeup_before = -1
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count >= self._at_once:
+            raise _StopError
+
+    def sleep(self, pause_s: float) -> None:
+        """Until the time is over or a signal comes."""
+        if select.select([self._read], [], [], pause_s)[0]:
+            os.read(self._read, 4096)
 
 
-def _until_end(client: Client, job: str, view: View, asked: list[int]) -> Job:
+def _until_end(client: Client, job: str, view: View, interrupts: _Interrupts) -> Job:
     watcher = Watch(job, view.limit_s)
     told = ""
+    cancelling = False
     while True:
-        try:
-            found = _look(client, job, watcher)
-            if isinstance(found, Job):
-                if found.state.ended:
-                    return found
-                told = _tell(found, told)
-                time.sleep(watcher.pause_s())
-            else:
-                time.sleep(found)
-        except _StopError:
-            _interrupted(client, job, view, asked)
+        found = _look(client, job, watcher)
+        if isinstance(found, Job):
+            if found.state.ended:
+                return found
+            told = _tell(found, told)
+            found = watcher.pause_s()
+        interrupts.sleep(found)
+        if interrupts.count and not cancelling:
+            cancelling = True
+            _cancel(client, job)
 
 
 def _look(client: Client, job: str, watcher: Watch) -> Job | float:
@@ -162,15 +185,9 @@ def _tell(found: Job, told: str) -> str:
     return now
 
 
-def _interrupted(client: Client, job: str, view: View, asked: list[int]) -> None:
-    if view.leave:
-        raise Quit(CANCELLED, f"left; job {job} goes on. To end it: tidegate cancel {job}")
-    if len(asked) > 1:
-        raise Quit(CANCELLED, f"left; job {job} was asked to end")
+def _cancel(client: Client, job: str) -> None:
     try:
         client.cancel(job, message="interrupted where it was run")
-    except _StopError:
-        raise Quit(CANCELLED, f"left; job {job} may go on. To end it: tidegate cancel {job}") from None
     except (UnreachableError, ProblemError) as error:
         output.say(f"the job could not be cancelled: {error}")
         return

@@ -7,6 +7,7 @@ from tidegate.client.errors import (
     ProtocolError,
     TidegateError,
     UnreachableError,
+    UsageError,
     WaitTimeoutError,
 )
 from tidegate.client.retry import Retry
@@ -21,5 +22,6 @@ __all__ = [
     "Retry",
     "TidegateError",
     "UnreachableError",
+    "UsageError",
     "WaitTimeoutError",
 ]

@@ -20,6 +20,7 @@ from tidegate.client.core import (
     Tries,
     answer_of,
     async_chunks,
+    check_stream,
     error_of,
     options,
     request_of,
@@ -174,6 +175,7 @@ class AsyncClient:
                     raise error
                 follow.failed(error)
                 return
+            check_stream(response)
             async for event in EventSource(response).aiter_sse():
                 found = follow.take(event)
                 if found is not None:

@@ -4,6 +4,7 @@ Decides which calls may be made twice; sends nothing itself.
 """
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,13 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from tidegate.client.errors import ProtocolError
+from tidegate.client.errors import ProtocolError, UsageError
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Params = Mapping[str, str | int | bool | list[str] | None]
 JSON: Final = "application/json"
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def query_of(params: Params) -> httpx.QueryParams:
 def segment(name: str) -> str:
     """A name as one segment of a path."""
     if not name or name in {".", ".."}:
-        raise ValueError("a name is missing; give the id or name of what is meant")
+        raise UsageError("a name is missing; give the id or name of what is meant")
     return quote(name, safe="")
 
 
@@ -156,12 +158,29 @@ def send(
     """
     sent = dict(headers or {})
     if method == "POST":
-        sent["Idempotency-Key"] = key or new_key()
+        sent["Idempotency-Key"] = _checked_key(key) if key is not None else new_key()
     packed = None
     if body is not None:
         packed = body.model_dump_json(exclude_unset=sparse).encode()
         sent["Content-Type"] = JSON
     return Call(method, path, read, params or {}, packed, sent, repeatable)
+
+
+def _checked_key(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise UsageError("key: 1 to 255 printable ASCII letters without spaces")
+    return key
+
+
+def given(kind: type[ModelT], **fields: Any) -> ModelT:
+    """A request body of what the caller gave; None is left out. UsageError names the argument that is wrong."""
+    try:
+        return kind(**{name: value for name, value in fields.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        words = str(first["msg"]).removeprefix("Value error, ")
+        raise UsageError(f"{where}: {words}") from error
 
 
 def with_tag(call: Call[T], etag: str | None) -> Call[T]:

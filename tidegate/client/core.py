@@ -102,6 +102,12 @@ def error_of(response: httpx.Response, body: bytes) -> ProblemError | ProtocolEr
     return problem_of(response.status_code, response.headers.get("Content-Type", ""), body)
 
 
+def check_stream(response: httpx.Response) -> None:
+    """ProtocolError when a good answer is no stream of events."""
+    if response.headers.get("Content-Type", "").partition(";")[0].strip() != "text/event-stream":
+        raise ProtocolError("the answer is no stream of events; is the URL that of a Tidegate?")
+
+
 def stream_may_go_on(error: ProblemError | ProtocolError) -> bool:
     """Whether a refused connection of a stream is worth another try."""
     return isinstance(error, ProblemError) and (error.status in GATEWAY_STATUSES or error.status in RETRIED)

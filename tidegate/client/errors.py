@@ -16,6 +16,10 @@ class ConfigError(TidegateError):
     """URL or token are missing or unusable; the text says where to set them. Nothing was sent."""
 
 
+class UsageError(TidegateError, ValueError):
+    """A call that can never be right; the text names the argument. Nothing was sent."""
+
+
 class UnreachableError(TidegateError):
     """No answer, after all tries. The act may have happened: the same key tells, so do the same call again."""
 

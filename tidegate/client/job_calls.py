@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidegate.client.calls import Call, Listing, get, model, nothing, segment, send
+from tidegate.client.calls import Call, Listing, get, given, model, nothing, segment, send
 from tidegate.client.follow import Follow
 from tidegate.wire.enums import JobState, PriorityClass
 from tidegate.wire.job import (
@@ -39,7 +39,7 @@ def dry_run(spec: JobSpec) -> Call[DryRun]:
 
 def submit_batch(specs: Sequence[JobSpec], *, key: str | None = None) -> Call[BatchSubmitted]:
     """Submit up to 1,000 jobs of one tenant, all or none. Job n has the key `<key>/<n>`."""
-    batch = BatchSubmit(jobs=tuple(specs))
+    batch = given(BatchSubmit, jobs=tuple(specs))
     return send("POST", "/v1/jobs:batch", model(BatchSubmitted), batch, key=key, sparse=True)
 
 
@@ -77,7 +77,7 @@ def unhold(job: str) -> Call[Job]:
 
 def resize(job: str, replicas: int, *, group: str = "main") -> Call[Job]:
     """Another size for the elastic group of a job."""
-    return send("POST", _job(job, ":resize"), model(Job), ResizeRequest(group=group, replicas=replicas))
+    return send("POST", _job(job, ":resize"), model(Job), given(ResizeRequest, group=group, replicas=replicas))
 
 
 def checkpoint(job: str) -> Call[Job]:
@@ -100,8 +100,7 @@ def update(
     max_duration: int | None = None,
 ) -> Call[Job]:
     """Change labels (always), priority or `max_duration` in seconds (while it is queued). None leaves a thing alone."""
-    given = {"priority": priority, "labels": labels, "max_duration": max_duration}
-    change = JobUpdate.model_validate({name: value for name, value in given.items() if value is not None})
+    change = given(JobUpdate, priority=priority, labels=labels, max_duration=max_duration)
     return send("PATCH", _job(job), model(Job), change, sparse=True)
 
 

@@ -15,7 +15,17 @@ from tidegate.archive.pack import pack
 from tidegate.client import job_calls, operator_calls
 from tidegate.client.bind import SyncCall, SyncList, SyncStream
 from tidegate.client.calls import Call, Listing
-from tidegate.client.core import TIMEOUT, Tries, answer_of, chunks, error_of, options, request_of, stream_may_go_on
+from tidegate.client.core import (
+    TIMEOUT,
+    Tries,
+    answer_of,
+    check_stream,
+    chunks,
+    error_of,
+    options,
+    request_of,
+    stream_may_go_on,
+)
 from tidegate.client.errors import ProblemError, UnreachableError
 from tidegate.client.follow import READ_TIMEOUT, Follow
 from tidegate.client.retry import Retry
@@ -163,6 +173,7 @@ class Client:
                     raise error
                 follow.failed(error)
                 return
+            check_stream(response)
             for event in EventSource(response).iter_sse():
                 found = follow.take(event)
                 if found is not None:

@@ -175,6 +175,6 @@ def test_with_leave_ctrl_c_lets_the_job_go_on(gate: FakeGate, program: Program, 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "goes on" in err
+    assert "goes on. To end it: tidegate cancel" in err
     assert not [seen for seen in gate.seen if seen.path.endswith(":cancel")]
     assert json.loads((tmp_path / "out.json").read_text())["exit_code"] == 130

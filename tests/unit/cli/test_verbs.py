@@ -131,6 +131,12 @@ def test_wrong_usage_is_64_so_that_a_jobs_own_2_stays_its_own(cli: Cli, argument
     assert cli(*arguments).code == 64
 
 
+def test_an_argument_that_is_out_of_bounds_is_named(cli: Cli) -> None:
+    done = cli("resize", "j", "99999999")
+    assert (done.code, "replicas" in done.err) == (64, True)
+    assert cli("show", "").code == 64
+
+
 def test_apply_and_diff(gate: FakeGate, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "operators.yaml").write_text("kind: tenant\npath: acme\n---\nkind: tenant\npath: acme/nlp\n")
     different = cli("diff", "-f", "operators.yaml")

@@ -10,6 +10,7 @@ import tidegate
 from tests.fakes.gate import FakeGate
 from tests.unit.client.conftest import Ask
 from tidegate import AsyncClient, Client, JobSpec
+from tidegate.client import UsageError
 from tidegate.client.bind import _Method
 
 WANTED = [
@@ -70,6 +71,19 @@ def test_both_clients_have_the_same_methods_built_by_the_same_functions() -> Non
 def test_every_method_is_documented_where_people_look() -> None:
     for name in WANTED:
         assert (getattr(Client, name).__doc__ or "").strip(), name
+
+
+def test_arguments_that_can_never_be_right_are_named_before_anything_is_sent(gate: FakeGate, ask: Ask) -> None:
+    with pytest.raises(UsageError, match="replicas"):
+        ask("resize", "j", 0)
+    with pytest.raises(UsageError, match="max_duration"):
+        ask("update", "j", max_duration=-1)
+    with pytest.raises(UsageError, match="jobs"):
+        ask("submit_batch", [])
+    for key in ("", "two words", "x" * 256, "a\r\nHost: evil"):
+        with pytest.raises(UsageError, match="key"):
+            ask("submit", JobSpec(name="n", run="r"), key=key)
+    assert not gate.seen
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.gate import FakeGate, Refuse, event
 from tests.unit.client.conftest import TOKEN, Ask
 from tidegate import Client
-from tidegate.client import ProblemError, WaitTimeoutError
+from tidegate.client import ProblemError, ProtocolError, WaitTimeoutError
 from tidegate.client.errors import UnreachableError
 from tidegate.client.watch import Watch
 from tidegate.wire.enums import JobState
@@ -59,6 +59,12 @@ def test_a_stream_of_a_job_that_is_not_there_is_refused(gate: FakeGate, ask: Ask
     gate.fail(Refuse(404, path="/events"))
     with pytest.raises(ProblemError):
         ask("events", "unknown")
+
+
+def test_a_page_in_place_of_a_stream_is_no_reason_to_try_for_ever(gate: FakeGate, ask: Ask) -> None:
+    gate.fail(Refuse(200, body=b"<html>", media_type="text/html"))
+    with pytest.raises(ProtocolError, match="no stream"):
+        ask("events", gate.add().id)
 
 
 def test_logs_come_whole_over_broken_connections(gate: FakeGate, ask: Ask) -> None:
