@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
-import shutil
 import signal
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, NoReturn, Optional
@@ -170,8 +169,3 @@ def _switch_user(spec: Spec) -> None:
     os.setgroups([])
     os.setgid(owner[1])
     os.setuid(owner[0])
-
-
-def clear(folder: Folder) -> None:
-    """Remove a member's folder. The job may have left folders that even its owner cannot enter; ours to take away."""
-    shutil.rmtree(folder.path, ignore_errors=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -163,7 +164,8 @@ class Members:
                 self._let_go(member)
                 with self._lock:
                     self._members.pop((launch, rank), None)
-                child.clear(member.place)
+                # The job may have left folders that even its owner cannot enter; ours to take away.
+                shutil.rmtree(member.place.path, ignore_errors=True)
                 removed.append(rank)
         parent = self.root / "members" / launch
         if removed and not any(parent.iterdir()):
