@@ -133,7 +133,7 @@ def _admit(session: Session, admit: Admit, rows: ChainMap[UUID, LockedJob], mine
         job_id=job_id,
         tenant_id=job.tenant_id,
         placed=admit.placed,
-        klass=PriorityClass(job.klass),
+        klass=admit.klass or PriorityClass(job.klass),
         contingent_on=admit.contingent_on,
         loans=admit.loans,
         max_duration_ms=job.request.get("max_duration_ms"),
