@@ -13,12 +13,12 @@ from policies.gang.fit import Gang, fit_across, fit_in_one, public
 from policies.gates import not_yet, too_late, wait
 from policies.order.default import queued_since
 from policies.placement.filters import Candidate
-from policies.placement.shadow import Slot, slot_for
+from policies.placement.shadow import slot_for
 from policies.preemption.search import make_way
 from policies.quota.tree import Answer, need_of
 from policies.requests import Request
 from policies.snapshot import QueuedJob
-from policies.vocabulary import CapacityType, Pending, PriorityClass, Resource
+from policies.vocabulary import CapacityType, Pending, Resource
 
 _SEVERITY: Mapping[Pending, int] = {token: at for at, token in enumerate(Pending)}
 _BLOCKED_BY_ROOM = frozenset({Pending.WAITING_FOR_CAPACITY, Pending.TOPOLOGY_UNAVAILABLE, Pending.BEHIND_RESERVATION})
@@ -122,42 +122,31 @@ def _refused(job: QueuedJob, answer: Answer, flavor: str, resource: Resource, st
 def _in_pool(job: QueuedJob, choice: Candidate, state: State, refusals: list[Wait]) -> Gang | None:
     pool = choice.pool.name
     blocked = state.requests.of(job).blocked
-    slot = _slot_in_the_way(job, pool, state)
-    room = slot.extra if slot is not None else state.rooms.by_pool[pool]
-    memory = (pool, slot.job if slot is not None else "")
-    gang = None
-    if memory not in blocked:
-        gang = fit_in_one(job, {pool: room}, choice)
-        if gang is None:
-            blocked.add(memory)
-    if gang is None:
-        refusals.append(_no_room(job, choice, slot, state))
-    return gang
-
-
-def _slot_in_the_way(job: QueuedJob, pool: str, state: State) -> Slot | None:
-    slot = state.slots.get(pool)
-    if slot is None or slot.job == job.id:
+    if (pool, 0, 0) in blocked:
+        refusals.append(_no_room(job, choice, state))
         return None
-    klass = state.class_of(job)
-    if klass is PriorityClass.P0 and slot.rank > RANKS[klass]:
+    room, memory, first = state.rooms.by_pool[pool], (pool, 0, 0), None
+    if (way := state.in_the_way(job, pool)) is not None:
+        slots, count = way
+        room, memory, first = slots.past(count), (pool, slots.version, count), slots.slots[0]
+    gang = fit_in_one(job, {pool: room}, choice) if memory not in blocked else None
+    if gang is not None:
+        return gang
+    blocked.add(memory)
+    if first is not None and fit_in_one(job, state.rooms.by_pool, choice) is not None:
+        numbers = {**state.requests.of(job).asked, "pool": pool, "slot_starts_ms": first.start_ms}
+        refusals.append(wait(job, Pending.BEHIND_RESERVATION, numbers, blocker=first.job))
         return None
-    ends = state.ends(job)
-    return None if ends is not None and ends <= slot.start_ms else slot
+    blocked.add((pool, 0, 0))
+    refusals.append(_no_room(job, choice, state))
+    return None
 
 
-def _no_room(job: QueuedJob, choice: Candidate, slot: Slot | None, state: State) -> Wait:
+def _no_room(job: QueuedJob, choice: Candidate, state: State) -> Wait:
     pool = choice.pool.name
     request = state.requests.of(job)
     free = state.rooms.by_pool[pool].total()
     numbers = {**request.asked, "pool": pool, "free_milli_gpu": free[0]}
-    if slot is not None:
-        plain = (pool, "")
-        if plain not in request.blocked:
-            if fit_in_one(job, state.rooms.by_pool, choice) is not None:
-                numbers |= {"slot_starts_ms": slot.start_ms}
-                return wait(job, Pending.BEHIND_RESERVATION, numbers, blocker=slot.job)
-            request.blocked.add(plain)
     needs = request.needs[choice.flavor.name][choice.flavor.name]
     enough = (
         needs[Resource.ACCELERATORS] <= free[0]
@@ -174,7 +163,7 @@ def _across(job: QueuedJob, request: Request, state: State) -> Gang | None:
     open_pools = [
         choice
         for choice in request.matching
-        if _shut(job, choice, state) is None and _slot_in_the_way(job, choice.pool.name, state) is None
+        if _shut(job, choice, state) is None and state.in_the_way(job, choice.pool.name) is None
     ]
     gang = fit_across(job, state.rooms.by_pool, open_pools)
     if gang is None or not state.quotas.ask(job.tenant, need_of(gang))[0].ok:
@@ -206,17 +195,17 @@ def _with_slot(job: QueuedJob, request: Request, nearest: Wait, state: State) ->
     overdue = state.now_ms - queued_since(job) > state.settings.max_wait_ms
     if request.promised_never or (state.slots and not overdue):
         return nearest
-    open_pools = [c for c in request.choices if c.pool.name in state.usable and c.pool.name not in state.slots]
+    open_pools = [c for c in request.choices if state.open_for_slots(c.pool.name)]
     if not open_pools:
         return nearest
     within = [c for c in open_pools if state.quotas.ask(job.tenant, request.needs[c.flavor.name])[0].ok]
     if not within:
         return nearest
-    slot = slot_for(job, RANKS[state.class_of(job)], state.rooms.by_pool, within, state.releases())
+    slot = slot_for(job, RANKS[state.class_of(job)], within, state.ahead(c.pool.name for c in within))
     if slot is None:
         # Only for good where nothing but time was in the way of every pool.
         request.promised_never = len(within) == len(request.choices)
         return nearest
-    state.slots[slot.pool] = slot
+    state.promise(slot)
     numbers = {**nearest.why.numbers, "slot_pool": slot.pool, "slot_starts_ms": slot.start_ms}
     return wait(job, nearest.pending, numbers, blocker=nearest.blocker, starts_ms=slot.start_ms)

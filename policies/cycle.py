@@ -11,7 +11,7 @@ from policies.gang.fit import Gang, spread_of, take
 from policies.order.qad import ranks
 from policies.order.standing import Standing
 from policies.placement.rooms import Part, Rooms
-from policies.placement.shadow import Release, Slot
+from policies.placement.shadow import Ahead, Release, Slot, Slots
 from policies.preemption.candidates import overrides_at
 from policies.preemption.cost import MILLI, milli_gpu
 from policies.quota.loans import Lent, debts
@@ -26,7 +26,7 @@ RANKS: Mapping[PriorityClass, int] = {PriorityClass.P0: 0, PriorityClass.P1: 1, 
 
 
 class State:
-    """One cycle. `slots` is one per pool; `stoppable` are the pools in which anything runs that may give way."""
+    """One cycle. `slots` are the promised starts by pool; `stoppable` the pools in which something may give way."""
 
     def __init__(self, snapshot: Snapshot, settings: PolicySettings, now_ms: int) -> None:
         self.snapshot, self.settings, self.now_ms = snapshot, settings, now_ms
@@ -51,11 +51,12 @@ class State:
         self.victims = 0
         self.searches = 0
         self.reclaimed = 0
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, Slots] = {}
         self.closed: dict[str, str] = {}  # without backfill: pools that wait for their head, and its job
         self.acts: list[Act] = []
         self.rejects: list[Reject] = []
         self.waits: list[Wait] = []
+        self._promises = 0
         self._admitted: list[tuple[int | None, list[Part]]] = []
 
     def class_of(self, job: QueuedJob) -> PriorityClass:
@@ -90,14 +91,40 @@ class State:
         take(self.rooms.by_pool, gang)
         ends = self.ends(job)
         for placed in gang:
-            slot = self.slots.get(placed.pool)
-            if slot is not None:
-                room = self.rooms.by_pool[placed.pool]
-                slot.take(spread_of(placed), room, ends_in_time=ends is not None and ends <= slot.start_ms)
+            if placed.pool in self.slots:
+                self.slots[placed.pool].follow(spread_of(placed), ends)
         parts = [(p.pool, node, amount) for p in gang for node, amount in spread_of(p)]
         self._admitted.append((ends, parts))
 
-    def releases(self) -> Mapping[str, Sequence[Release]]:
+    def in_the_way(self, job: QueuedJob, pool: str) -> tuple[Slots, int] | None:
+        """The slots of a pool that the job would delay by running to its end: how many, soonest first."""
+        slots = self.slots.get(pool)
+        if slots is None:
+            return None
+        count = slots.in_the_way(RANKS[self.class_of(job)], self.ends(job))
+        return (slots, count) if count else None
+
+    def promise(self, slot: Slot) -> None:
+        """Write down a slot that those who come later respect."""
+        room = self.rooms.by_pool[slot.pool]
+        self._promises += 1
+        self.slots.setdefault(slot.pool, Slots(room)).add(slot, self._promises)
+
+    def ahead(self, pools: Iterable[str]) -> Mapping[str, Ahead]:
+        """What decides when these pools have room."""
+        releases = self._releases()
+        found: dict[str, Ahead] = {}
+        for pool in pools:
+            slots = self.slots[pool].slots if pool in self.slots else ()
+            found[pool] = Ahead(self.rooms.by_pool[pool], releases.get(pool, ()), slots)
+        return found
+
+    def open_for_slots(self, pool: str) -> bool:
+        """Whether the pool takes work and one more promise."""
+        taken = len(self.slots[pool].slots) if pool in self.slots else 0
+        return pool in self.usable and taken < self.settings.max_slots_per_pool
+
+    def _releases(self) -> Mapping[str, Sequence[Release]]:
         """When what is taken now comes back, by pool. What is promised comes back with its waiter's end."""
         found: dict[str, list[Release]] = {}
         ends = {attempt.id: self._end_of(attempt) for attempt in self.live}

@@ -21,7 +21,7 @@ Need = Mapping[str, Mapping[Resource, int]]
 class Request:
     """matching: pools that pass the filters. choices: those of them in which it would ever fit whole.
 
-    blocked: (pool, owner of the slot in the way or "") where it did not fit in this cycle.
+    blocked: (pool, version and number of the slots in the way) where it did not fit; (pool, 0, 0): in no way at all.
     """
 
     matching: tuple[Candidate, ...]
@@ -30,7 +30,7 @@ class Request:
     elastic: bool
     asked: Numbers
     needs: dict[str, Need] = field(default_factory=dict)
-    blocked: set[tuple[str, str]] = field(default_factory=set)
+    blocked: set[tuple[str, int, int]] = field(default_factory=set)
     promised_never: bool = False  # no end of what runs makes room for it
 
     def accelerators(self, flavor: str) -> int:

@@ -41,6 +41,7 @@ class PolicySettings:
     max_wait_ms: int = 4 * HOUR_MS  # beyond it a job that is not the head gets a shadow slot too
 
     # backfill (§5)
+    max_slots_per_pool: int = 4  # the head's and those of jobs past max_wait; each narrows what may pass
     backfill: str = "easy"  # or "none": the queue does not pass a blocked head at all
 
     # preemption (§7)

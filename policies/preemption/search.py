@@ -69,9 +69,9 @@ def _may_preempt(job: QueuedJob, candidate: Candidate, state: State) -> bool:
         return False
     if state.searches >= state.settings.max_searches_per_cycle:
         return False
-    slot = state.slots.get(pool.name)
     # Somebody of the same or a higher class has been promised what would be freed here.
-    return slot is None or slot.job == job.id or slot.rank > RANKS[state.class_of(job)]
+    promised = state.slots[pool.name].slots if pool.name in state.slots else ()
+    return all(slot.rank > RANKS[state.class_of(job)] for slot in promised)
 
 
 def _search(job: QueuedJob, candidate: Candidate, state: State) -> _Found | None:
@@ -252,10 +252,8 @@ def _apply(job: QueuedJob, gang: Gang, best: _Found, state: State) -> None:
     covered = [part for victim in best.victims for part in state.rooms.parts[victim.attempt.id]]
     for pool, node, amount in beyond(wanted, covered):
         state.rooms.by_pool[pool].take(((node, amount),))
-    slot = state.slots.get(best.candidate.pool.name)
-    if slot is not None:
-        # The promise behind a higher class is computed again in the next cycle.
-        del state.slots[best.candidate.pool.name]
+    # Promises behind a higher class are computed again in the next cycle.
+    state.slots.pop(best.candidate.pool.name, None)
     for victim in best.victims:
         state.promised[victim.attempt.id] = job.id
         state.quotas.add(victim.attempt.tenant, need_of(victim.attempt.placed), -1)

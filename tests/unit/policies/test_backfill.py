@@ -1,6 +1,6 @@
 """POLICIES §5: the head's shadow slot and who may pass it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -109,12 +109,32 @@ def test_a_slot_of_p2_never_holds_back_a_higher_class() -> None:
     assert set(answers.admits) == {"new"}
 
 
+def test_behind_a_head_in_the_same_pool_an_overdue_job_has_a_slot_of_its_own() -> None:
+    """10 GPUs, 6 busy for 10 min; the head takes 8 of them for 10 more, `old` all 10 after it."""
+    r = live("R", placed({"n000": 6}), tenant="b", ends_by_ms=NOW_MS + 10 * MINUTE_MS)
+    head = minutes("head", 8, 10, 1, klass=P1)
+    old = job("old", group(10), user="o", submitted_ms=NOW_MS - 5 * HOUR_MS, max_duration_ms=MINUTE_MS)
+    long, short = minutes("long", 2, 11, 1), minutes("short", 2, 20, 1)
+    found = snapshot(pools=(pool(nodes(1, 10)),), live=(r,), queued=(head, old, long, replace(short, user="s")))
+    answers = decide(found)
+    assert answers.waits["head"].starts_ms == NOW_MS + 10 * MINUTE_MS
+    assert answers.waits["old"].starts_ms == NOW_MS + 20 * MINUTE_MS
+    assert set(answers.admits) == {"long"}
+    endless = decide(replace(found, queued=(head, old, replace(long, max_duration_ms=None))))
+    assert not endless.admits
+    assert endless.token("long") == "BehindReservation"
+    assert set(
+        decide(replace(found, queued=(head, old, replace(long, max_duration_ms=None))), max_slots_per_pool=1).admits
+    ) == {"long"}
+
+
 @dataclass
 class Replay:
     """Exact durations: what is admitted runs as long as it said."""
 
     queue: list[QueuedJob]
     size: int
+    max_wait_ms: int
     now_ms: int = NOW_MS
     running: list[LiveAttempt] = field(default_factory=list)
     started: dict[str, int] = field(default_factory=dict)
@@ -124,10 +144,11 @@ class Replay:
         while self.queue:
             self.running = [one for one in self.running if (one.ends_by_ms or 0) > self.now_ms]
             found = snapshot(pools=(pool(nodes(self.size, 4)),), live=tuple(self.running), queued=tuple(self.queue))
-            answers = decide(found, self.now_ms, max_wait_ms=10**15, ageing_per_hour=0)
-            for name, wait in answers.waits.items():
-                if wait.starts_ms is not None:
-                    self.promised.setdefault(name, wait.starts_ms)
+            answers = decide(found, self.now_ms, max_wait_ms=self.max_wait_ms, ageing_per_hour=0)
+            # Every job has the same order all along, so the first that waits is the head.
+            head = next((one.id for one in self.queue if one.id in answers.waits), "")
+            if head and (starts_ms := answers.waits[head].starts_ms) is not None:
+                self.promised.setdefault(head, starts_ms)
             for wish in [one for one in self.queue if one.id in answers.admits]:
                 self.queue.remove(wish)
                 self.started[wish.id] = self.now_ms
@@ -144,8 +165,11 @@ class Replay:
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(1, 50)), min_size=1, max_size=12),
     st.integers(6, 8),
+    st.sampled_from((0, 10**15)),
 )
-def test_no_job_starts_later_than_the_slot_it_was_first_promised(jobs: list[tuple[int, int, int]], size: int) -> None:
+def test_no_job_starts_later_than_the_slot_it_was_first_promised(
+    jobs: list[tuple[int, int, int]], size: int, max_wait_ms: int
+) -> None:
     queue = [
         job(
             f"j{at:02d}",
@@ -156,7 +180,7 @@ def test_no_job_starts_later_than_the_slot_it_was_first_promised(jobs: list[tupl
         )
         for at, (replicas, each, length) in enumerate(jobs)
     ]
-    replay = Replay(queue, size)
+    replay = Replay(queue, size, max_wait_ms)
     replay.run()
     assert len(replay.started) == len(jobs)
     for name, at in replay.promised.items():
