@@ -23,6 +23,11 @@ def dumps(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+def plain(text: str) -> str:
+    """Foreign text as PostgreSQL can hold it: NUL and halves of surrogate pairs become question marks."""
+    return text.replace("\0", "?").encode("utf-8", "replace").decode()
+
+
 def to_ms(at: datetime | None) -> int | None:
     """Milliseconds since the epoch of an instant, by integer arithmetic."""
     if at is None:

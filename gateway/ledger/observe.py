@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from backends.types import Capabilities, Observation, Phase, PoolCapacity
 from gateway.ledger import outbox
-from gateway.ledger.codec import dumps, to_ms
+from gateway.ledger.codec import dumps, plain, to_ms
 
 FRESH_MS: Final = 30_000  # an unchanged observation is written again only when the last one is so old
 _ORDER: Final[Mapping[str, int]] = {
@@ -140,12 +140,12 @@ def _json(before: Mapping[str, Any] | None, one: Observation) -> dict[str, Any]:
         "stop_confirmed": one.stop_confirmed,
         "notice_kind": notice.kind.value if notice else "",
         "notice_deadline_ms": to_ms(notice.deadline) if notice else None,
-        "waiting": one.waiting,
+        "waiting": plain(one.waiting),
         "ready": one.ready,
         "codes": {str(rank): code for rank, code in end.codes.items()} if end else {},
-        "bad_nodes": list(end.bad_nodes) if end else [],
-        "nodes": {str(rank): node for rank, node in one.nodes.items()},
-        "detail": end.detail[:2000] if end else "",
+        "bad_nodes": [plain(node) for node in end.bad_nodes] if end else [],
+        "nodes": {str(rank): plain(node) for rank, node in one.nodes.items()},
+        "detail": plain(end.detail[:2000]) if end else "",
     }
 
 
@@ -217,13 +217,13 @@ def answered(session: Session, backend: str) -> None:
 
 def dark(session: Session, backend: str, problem: str) -> None:
     """It does not answer: nothing is freed and nothing expires; the arbiter stops placing there."""
-    if session.execute(_DARK, {"name": backend, "problem": problem[:500]}).one_or_none() is not None:
+    if session.execute(_DARK, {"name": backend, "problem": plain(problem[:500])}).one_or_none() is not None:
         outbox.wake_arbiter(session)
 
 
 def rest_pool(session: Session, pool: str, seconds: int, reason: str) -> None:
     """Place nothing there for a while; a longer rest stays."""
-    session.execute(_REST, {"pool": pool, "seconds": seconds, "reason": reason[:200]})
+    session.execute(_REST, {"pool": pool, "seconds": seconds, "reason": plain(reason[:200])})
     outbox.wake_arbiter(session)
 
 

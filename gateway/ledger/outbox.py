@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger.codec import dumps
+from gateway.ledger.codec import dumps, plain
 from workflows.store import OutboxItem
 
 WORK: Final = "tidegate_work"  # something for the arbiter
@@ -91,7 +91,7 @@ def done(session: Session, ids: Sequence[int]) -> None:
 
 def failed(session: Session, item_id: int, error: str) -> None:
     """Again later: 1, 2, 4 … up to MAX_DELAY_S seconds after the latest try."""
-    session.execute(_FAILED, {"id": item_id, "error": error[:MAX_ERROR], "max_delay_s": MAX_DELAY_S})
+    session.execute(_FAILED, {"id": item_id, "error": plain(error[:MAX_ERROR]), "max_delay_s": MAX_DELAY_S})
 
 
 def prune(session: Session) -> None:

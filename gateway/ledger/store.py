@@ -5,6 +5,7 @@ jobs, the last stored snapshot). Losing that memory costs time and nothing else.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import Engine, text
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 from backends.types import Capabilities, LaunchRequest, Observation, PoolCapacity
 from gateway.ledger import accrual, commit, launch, observe, outbox, reconcile, settlement, snapshot, steps, views
 from gateway.ledger.archive import Archive
+from gateway.ledger.codec import plain
 from gateway.ledger.config import LedgerSettings
 from gateway.ledger.engine import in_transaction
 from gateway.ledger.listen import Listener
@@ -191,4 +193,5 @@ class PostgresStore:
 
     def _settle(self, session: Session, end: EndRequest) -> Settled:
         restart_ms = self._settings.default_restart_s * 1000
+        end = replace(end, message=plain(end.message), bad_nodes=[plain(node) for node in end.bad_nodes])
         return settlement.settle(session, end, settings=self._policy, default_restart_ms=restart_ms)

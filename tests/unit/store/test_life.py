@@ -9,10 +9,12 @@ from sqlalchemy.orm import Session
 from backends.types import End, Handle, Observation, Phase
 from gateway.ledger import progress, wishes
 from gateway.ledger.archive import load
+from gateway.ledger.check import check
 from gateway.ledger.engine import in_transaction
 from policies.decisions import Act, Reject, Wait, Why
 from policies.vocabulary import AttemptState, Pending, Reason, StopCause
 from tests.unit.store.world import Gate, a_preempt, an_admit, queued, rows, scalar, write
+from workflows.messages import EndRequest
 from workflows.store import FencedError
 
 
@@ -350,3 +352,40 @@ def test_observations_are_monotone_and_nudge_only_what_changed(gate: Gate) -> No
     assert scalar(gate.engine, "SELECT count(*) FROM observations") == 5
     gate.ends(attempt)
     assert see(Phase.RUNNING, 9, restarts=2, after_s=20) == 0
+
+
+def test_a_backends_strange_words_do_not_hide_an_end(gate: Gate) -> None:
+    gate.tenant("acme")
+    job = gate.submit("acme")
+    gate.store.take_epoch("me")
+    attempt = gate.admit(job)
+    gate.runs(attempt)
+    now = datetime.now(UTC)
+    end = End(Reason.NON_ZERO_EXIT, 9, detail="a\0b\ud800c", bad_nodes=("n\0",))
+    assert gate.store.observe("b", [Observation(Handle("b", attempt), Phase.ENDED, now, waiting="\0", end=end)]) == 1
+    request = EndRequest(attempt, Reason.NON_ZERO_EXIT.value, exit_code=9, message="x\0\udfff")
+    assert gate.store.settle(request).job_state == "FAILED"
+    assert gate.job(job).message == "x??"
+    gate.store.dark("b", "\0")
+    gate.store.rest_pool("pool", 1, "\0")
+
+
+def test_ql_02_what_a_backend_replays_after_a_restart_brings_nothing_back_to_life(gate: Gate) -> None:
+    gate.tenant("acme", max_gpus=16)
+    good, bad, running = (gate.submit("acme") for _ in range(3))
+    gate.store.take_epoch("first")
+    attempts = [gate.admit(job) for job in (good, bad, running)]
+    for attempt in attempts:
+        gate.runs(attempt)
+    gate.ends(attempts[0])
+    gate.ends(attempts[1], Reason.NON_ZERO_EXIT, 1)
+    now = datetime.now(UTC)
+    gate.store.observe("b", [Observation(Handle("b", attempt), Phase.PENDING, now, sequence=1) for attempt in attempts])
+    assert gate.world.held(gate.tenants["acme"]) == 4
+    assert gate.store.cycle().snapshot.queued == ()
+    assert [gate.store.adopt(attempt, "b", f"native/{attempt}") for attempt in attempts] == [False, False, True]
+    gate.store.take_epoch("standby")
+    assert gate.ends(attempts[2]).first
+    assert not gate.ends(attempts[2]).first  # the old owner wakes: its release is a no-op
+    assert gate.world.held(gate.tenants["acme"]) == 0
+    assert check(gate.engine) == []
