@@ -1,0 +1,216 @@
+"""The whole engine: real Temporal, real PostgreSQL, the live policy, the worker as production runs it; fake backend."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from backends.port import Backend
+from gateway.embedded import temporal
+from gateway.ledger import wishes
+from gateway.ledger.check import check
+from gateway.settings import Settings
+from policies.plan import plan
+from policies.settings import PolicySettings
+from tests.builders.ledger import POOL
+from tests.fakes.backend import FakeBackend
+from tests.fakes.cluster import FakeCluster, equal_nodes
+from tests.unit.store.world import Gate, rows, write
+from workflows.recover import recover
+from workflows.worker import connect, serve
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+PATIENCE_S = 30
+SETTINGS = Settings(cycle_idle_s=0.2, capacity_every_s=0.2, reconcile_every_s=0.5)
+
+
+class Running:
+    """A gate with its engine on."""
+
+    def __init__(self, gate: Gate, cluster: FakeCluster, address: str) -> None:
+        self.gate = gate
+        self.cluster = cluster
+        self.address = address
+        self.queue = f"whole-{uuid.uuid4().hex[:8]}"
+
+    @property
+    def backends(self) -> dict[str, Backend]:
+        return {"b": FakeBackend(self.cluster, name="b", gateway="tidegate")}
+
+    @contextlib.asynccontextmanager
+    async def worker(self) -> AsyncIterator[None]:
+        """One worker process's life, as `tidegate worker` has it."""
+        stop = asyncio.Event()
+        client = await connect(self.address, "default")
+        policy = PolicySettings()
+        work = asyncio.create_task(
+            serve(
+                client,
+                self.gate.store,
+                self.backends,
+                SETTINGS,
+                plan=lambda snapshot, now_ms: plan(snapshot, policy, now_ms),
+                stop=stop,
+                task_queue=self.queue,
+            )
+        )
+        try:
+            yield
+        finally:
+            stop.set()
+            await work
+
+    async def until(self, true: Callable[[], Any], what: str) -> Any:
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while not (answer := await asyncio.to_thread(true)):
+            jobs = rows(self.gate.engine, "SELECT state, reason, pending FROM jobs")
+            attempts = rows(self.gate.engine, "SELECT id, state, stop_cause, message, observed FROM attempts")
+            assert asyncio.get_running_loop().time() < deadline, f"not {what}: {jobs} {attempts}"
+            await asyncio.sleep(0.02)
+        return answer
+
+    async def job_is(self, job: str, state: str) -> None:
+        await self.until(lambda: self.gate.job(job).state == state, f"{job} {state}")
+
+    async def attempt_runs(self, job: str, number: int = 1) -> str:
+        """The id of the job's attempt, once it runs."""
+        query = "SELECT id FROM attempts WHERE job_id = :job AND number = :number AND state = 'RUNNING'"
+        found = await self.until(
+            lambda: rows(self.gate.engine, query, job=uuid.UUID(job), number=number), f"attempt {number} of {job}"
+        )
+        return str(found[0].id)
+
+
+@pytest.fixture
+def whole(engine: Engine, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Play a scene on a Temporal server of its own: duties are one per namespace."""
+
+    def play(scene: Callable[[Running], Awaitable[None]]) -> None:
+        gate = Gate(engine, database_url)
+        write(engine, "UPDATE pools SET place_first = true, places_nodes = true")
+        server = temporal.start(tmp_path_factory.mktemp("temporal"), durable=False)
+        try:
+            cluster = FakeCluster(
+                {POOL: [replace(node, name=f"n{n}") for n, node in enumerate(equal_nodes(POOL, 2), 1)]}
+            )
+            asyncio.run(_timed(scene, Running(gate, cluster, server.address)))
+            assert check(engine) == []
+        finally:
+            server.stop()
+            gate.store.close()
+
+    return play
+
+
+async def _timed(scene: Callable[[Running], Awaitable[None]], running: Running) -> None:
+    async with asyncio.timeout(100):
+        await scene(running)
+
+
+def test_a_job_is_submitted_and_succeeds(whole: Any) -> None:
+    async def scene(on: Running) -> None:
+        on.gate.tenant("acme", max_gpus=16)
+        async with on.worker():
+            job = on.gate.submit("acme")
+            attempt = await on.attempt_runs(job)
+            on.cluster.finish(attempt)
+            await on.job_is(job, "SUCCEEDED")
+            assert on.gate.world.held(on.gate.tenants["acme"]) == 0
+            failing = on.gate.submit("acme")
+            on.cluster.finish(await on.attempt_runs(failing), rank=0, code=7)
+            await on.job_is(failing, "FAILED")
+            assert on.gate.job(failing).exit_code == 7
+
+    whole(scene)
+
+
+def test_a_preempted_job_is_queued_again_and_finishes_with_its_retries_untouched(whole: Any) -> None:
+    async def scene(on: Running) -> None:
+        on.gate.tenant("org")
+        on.gate.tenant("org/low")
+        high = on.gate.tenant("org/high")
+        on.gate.world.allowance(high, "P0", 1000)
+        eight = {"accelerators": "H100:8"}
+        async with on.worker():
+            low = [on.gate.submit("org/low", resources=eight) for _ in range(2)]
+            for job in low:
+                await on.attempt_runs(job)
+            urgent = on.gate.submit("org/high", priority="P0", resources=eight)
+            attempt = await on.attempt_runs(urgent)
+            preempted = await on.until(
+                lambda: rows(on.gate.engine, "SELECT job_id FROM attempts WHERE state = 'PREEMPTED'"), "a victim"
+            )
+            victim = str(preempted[0].job_id)
+            assert victim in low
+            on.cluster.finish(attempt)
+            await on.job_is(urgent, "SUCCEEDED")
+            on.cluster.finish(await on.attempt_runs(victim, number=2))
+            await on.job_is(victim, "SUCCEEDED")
+            row = on.gate.job(victim)
+            assert (row.preemptions, row.failures) == (1, 0)
+            other = next(job for job in low if job != victim)
+            on.cluster.finish(await on.attempt_runs(other))
+            await on.job_is(other, "SUCCEEDED")
+
+    whole(scene)
+
+
+def test_ql_02_a_worker_that_is_replaced_in_mid_run_changes_nothing(whole: Any) -> None:
+    async def scene(on: Running) -> None:
+        on.gate.tenant("acme", max_gpus=16)
+        async with on.worker():
+            done, runs = on.gate.submit("acme"), on.gate.submit("acme")
+            on.cluster.finish(await on.attempt_runs(done))
+            attempt = await on.attempt_runs(runs)
+            await on.job_is(done, "SUCCEEDED")
+        while_away = on.gate.submit("acme")
+        async with on.worker():
+            second = await on.attempt_runs(while_away)
+            assert on.gate.world.held(on.gate.tenants["acme"]) == 8
+            on.cluster.finish(attempt)
+            on.cluster.finish(second)
+            for job in (runs, while_away):
+                await on.job_is(job, "SUCCEEDED")
+            assert {launch.starts for launch in on.cluster.launches.values()} == {1}
+            assert len(on.cluster.launches) == 3
+
+    whole(scene)
+
+
+def test_a_user_cancels_what_runs(whole: Any) -> None:
+    async def scene(on: Running) -> None:
+        on.gate.tenant("acme")
+        async with on.worker():
+            job = on.gate.submit("acme")
+            await on.attempt_runs(job)
+            on.gate.wish(wishes.cancel, job)
+            await on.job_is(job, "CANCELLED")
+
+    whole(scene)
+
+
+def test_recover_adopts_what_runs_settles_what_is_gone_and_ends_what_nobody_knows(whole: Any) -> None:
+    async def scene(on: Running) -> None:
+        on.gate.tenant("acme", max_gpus=16)
+        async with on.worker():
+            kept, lost = on.gate.submit("acme"), on.gate.submit("acme")
+            kept_attempt, lost_attempt = await on.attempt_runs(kept), await on.attempt_runs(lost)
+        on.cluster.vanish(lost_attempt)
+        write(on.gate.engine, "UPDATE attempts SET handles = '{}' WHERE id = :id", id=kept_attempt)  # older backup
+        client = await connect(on.address, "default")
+        report = await recover(on.gate.store, on.backends, client)
+        assert report.adopted == [kept_attempt]
+        assert report.settled == [lost_attempt]
+        assert report.restarted == [kept_attempt]
+        assert report.unreachable == {}
+        assert report.workflows_ended >= 2
+        async with on.worker():
+            on.cluster.finish(kept_attempt)
+            await on.job_is(kept, "SUCCEEDED")
+
+    whole(scene)
