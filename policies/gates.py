@@ -6,7 +6,7 @@ Also the words for every token that a plan may wait with. Looks at no capacity.
 from collections.abc import Mapping
 from typing import Final
 
-from policies.decisions import Reject, Wait, Why
+from policies.decisions import Numbers, Reject, Wait, Why
 from policies.order.default import queued_since
 from policies.snapshot import QueuedJob
 from policies.vocabulary import Pending, Reason
@@ -28,15 +28,15 @@ REMEDIES: Final[Mapping[Pending, str]] = {
 }
 
 
-def wait(job: QueuedJob, pending: Pending, numbers: Mapping[str, int | str], **more: object) -> Wait:
+def wait(
+    job: QueuedJob, pending: Pending, numbers: Numbers, *, blocker: str = "", starts_ms: int | None = None
+) -> Wait:
     """A Wait with the token's words."""
     why = Why(pending.value, numbers, REMEDIES.get(pending, ""))
-    blocker, starts_ms = str(more.get("blocker", "")), more.get("starts_ms")
-    starts = starts_ms if isinstance(starts_ms, int) else None
-    return Wait(job.id, job.version, pending, why, blocker, starts, job.chunk)
+    return Wait(job.id, job.version, pending, why, blocker, starts_ms, job.chunk)
 
 
-def reject(job: QueuedJob, reason: Reason, numbers: Mapping[str, int | str], remedy: str) -> Reject:
+def reject(job: QueuedJob, reason: Reason, numbers: Numbers, remedy: str) -> Reject:
     """A Reject with its words."""
     return Reject(job.id, job.version, reason, Why(reason.value, numbers, remedy), job.chunk)
 

@@ -1,6 +1,7 @@
 """The default order: class with ageing, the tenant's QAD, the user's turn, the kind's own value, age, id."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from policies.order.standing import Key, Ranked, Standing
 from policies.settings import HOUR_MS, PolicySettings
@@ -10,18 +11,21 @@ from policies.vocabulary import PriorityClass
 ELEMENTS = ("priority", "qad", "turn", "kind", "submitted", "id")
 """The elements of the key by name: a job's rank factor is the first that differs from its rival's."""
 
+_BASES: Final = {klass: klass.base for klass in PriorityClass}
+
 
 def order(jobs: Sequence[QueuedJob], standing: Standing) -> list[Ranked]:
     """POLICIES §1's key, ascending. The turn is the user's n-th job in its tenant and class, running ones counted."""
-    turns = dict(standing.running)
+    turns, settings, now_ms = dict(standing.running), standing.settings, standing.now_ms
     ranked: list[Ranked] = []
-    for job in sorted(jobs, key=_own):
+    # By their own values first, so that a user's turns follow them; the position keeps jobs from being compared.
+    for own, _, job in sorted((_own(job), at, job) for at, job in enumerate(jobs)):
         klass = standing.class_of(job)
         whose = (job.tenant, klass, job.user)
         turn = turns.get(whose, 0)
         turns[whose] = turn + 1
-        priority = -(klass.base + ageing(job, klass, standing.settings, standing.now_ms))
-        ranked.append(((priority, standing.qad_rank.get(job.tenant, 0), turn, *_own(job)), job))
+        priority = -(_BASES[klass] + ageing(job, klass, settings, now_ms))
+        ranked.append(((priority, standing.qad_rank.get(job.tenant, 0), turn, *own), job))
     ranked.sort(key=_key)
     return ranked
 

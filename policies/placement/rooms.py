@@ -61,6 +61,7 @@ class Room:
         self.free: dict[str, Amounts] = dict(free)
         self.labels = labels
         self.overhang = NOTHING
+        self._total: Amounts | None = None
         self._buckets: dict[tuple[Labels, Amounts], list[str]] = {}
         for name in sorted(self.free):
             self._buckets.setdefault((labels[name], self.free[name]), []).append(name)
@@ -76,7 +77,12 @@ class Room:
         )
 
     def total(self) -> Amounts:
-        """What is free in all nodes together, the overhang taken off, never negative."""
+        """What is free in all nodes together, the overhang taken off, never negative; remembered until it changes."""
+        if self._total is None:
+            self._total = self._sum()
+        return self._total
+
+    def _sum(self) -> Amounts:
         sums = [0, 0, 0, 0]
         for (_, free), names in self._buckets.items():
             for at in range(4):
@@ -93,6 +99,7 @@ class Room:
         before = self.free.get(name)
         if before is None or before == free:
             return
+        self._total = None
         labels = self.labels[name]
         bucket = self._buckets[labels, before]
         del bucket[bisect_left(bucket, name)]
@@ -100,6 +107,11 @@ class Room:
             del self._buckets[labels, before]
         self.free[name] = free
         insort(self._buckets.setdefault((labels, free), []), name)
+
+    def hang_over(self, amount: Amounts) -> None:
+        """Count what is held somewhere in the pool and fits none of its nodes."""
+        self.overhang = plus(self.overhang, amount)
+        self._total = None
 
     def take(self, spread: Iterable[tuple[str, Amounts]]) -> None:
         """Take amounts from nodes."""
@@ -234,7 +246,7 @@ class Rooms:
         members = max(-(-have // ask) for have, ask in zip(own, each, strict=True) if ask)
         spread = room.spread(each, members)
         if spread is None:
-            room.overhang = plus(room.overhang, own)
+            room.hang_over(own)
             return []
         return [(node, times(each, count)) for node, count in spread]
 
