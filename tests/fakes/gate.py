@@ -65,6 +65,7 @@ class FakeJob:
     states: deque[dict[str, Any]] = field(default_factory=lambda: deque([{"state": "QUEUED"}]))
     attempts: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    tasks: list[dict[str, Any]] = field(default_factory=list)
     logs: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def view(self) -> dict[str, Any]:
@@ -99,6 +100,7 @@ class FakeGate(ThreadingHTTPServer):
         self.script: deque[dict[str, Any]] = deque([{"state": "QUEUED"}])
         self.script_logs: dict[tuple[int, int], str] = {}
         self.script_attempts: list[dict[str, Any]] = []
+        self.script_tasks: list[dict[str, Any]] = []
         self.cut_streams_after: deque[int] = deque()
         self.page_size = 3
         self.applied = False
@@ -135,6 +137,7 @@ class FakeGate(ThreadingHTTPServer):
         if key in self.keys:
             return {"id": self.keys[key], "state": "QUEUED", "replayed": True}
         job = FakeJob(body, states=deque(self.script), logs=self.script_logs, attempts=self.script_attempts)
+        job.tasks = self.script_tasks
         self.jobs[job.id] = job
         self.keys[key] = job.id
         return {"id": job.id, "state": "QUEUED", "replayed": False}
@@ -270,6 +273,8 @@ def _of_job(job: FakeJob, method: str, verb: str, rest: list[str]) -> tuple[int,
         return 202, job.view()
     if rest == ["attempts"]:
         return 200, {"items": job.attempts, "next": None}
+    if rest == ["tasks"]:
+        return 200, {"items": job.tasks, "next": None}
     if rest == ["events"]:
         return 200, {"items": job.events, "next": None}
     if rest == ["explain"]:

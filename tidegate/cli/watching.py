@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
@@ -26,6 +27,7 @@ from tidegate.wire.enums import JobState
 from tidegate.wire.job import Job
 
 _LOG_GRACE_S: Final = 10.0
+_MOST: Final = 10_000  # attempts and tasks in a result
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -223,7 +225,13 @@ def _describe(client: Client, found: Job, view: View) -> None:
     if found.array_size is not None:
         view.document["array"] = {"size": found.array_size, "ended": found.array_ended, "failed": found.array_failed}
     try:
-        tries = list(client.attempts(found.id))
+        tries = list(islice(client.attempts(found.id), _MOST))
+        if found.array_size is not None:
+            view.document["array"]["failed_tasks"] = [
+                {"index": task.index, "reason": task.reason, "exit_code": task.exit_code}
+                for task in islice(client.tasks(found.id), _MOST)
+                if task.state is JobState.FAILED
+            ]
     except (UnreachableError, ProblemError) as error:
         output.say(f"the attempts could not be read: {error}")
         return

@@ -80,6 +80,20 @@ def test_the_result_file_carries_state_reason_and_codes_per_rank(
     assert [path.name for path in tmp_path.iterdir() if "part" in path.name] == []
 
 
+def test_the_result_of_an_array_names_the_tasks_that_failed(
+    gate: FakeGate, cli: Cli, hello: str, tmp_path: Path
+) -> None:
+    gate.script = deque([{"state": "FAILED", "array_size": 3, "array_ended": 3, "array_failed": 1, "exit_code": 9}])
+    gate.script_tasks.extend(
+        {"index": n, "state": "FAILED" if n == 1 else "SUCCEEDED", "reason": "", "exit_code": 9 * (n == 1)}
+        for n in range(3)
+    )
+    assert cli("run", hello, "--wait", "--result", "out.json").code == 9
+    array = json.loads((tmp_path / "out.json").read_text())["array"]
+    assert (array["size"], array["ended"], array["failed"]) == (3, 3, 1)
+    assert array["failed_tasks"] == [{"index": 1, "reason": "", "exit_code": 9}]
+
+
 def test_with_json_standard_output_is_one_document(gate: FakeGate, cli: Cli, hello: str) -> None:
     ends(gate, "SUCCEEDED", exit_code=0)
     gate.script_logs[1, 0] = "not json\n"
