@@ -11,7 +11,8 @@ from tidegate.schema import generate
 
 ROOT = Path(__file__).parents[1]
 FILES: Mapping[Path, Callable[[], str]] = {
-    ROOT / "docs" / "SETTINGS.md": settings_doc.render,
+    settings_doc.TARGET: settings_doc.render,
+    settings_doc.SCHEMA: settings_doc.schema,
     ROOT / "docs" / "STATES.md": states_page.page,
     ROOT / "docs" / "openapi.json": openapi.rendered,
     generate.PATH: generate.text,

@@ -1,6 +1,6 @@
 """Renders docs/SETTINGS.md from `gateway.settings`: `python -m gateway.settings_doc`. A test compares the file."""
 
-import sys
+import json
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -9,6 +9,7 @@ from pydantic_core import PydanticUndefined
 from gateway.settings import Settings
 
 TARGET = Path(__file__).parents[1] / "docs" / "SETTINGS.md"
+SCHEMA = TARGET.with_name("settings.schema.json")
 
 
 def _default(value: object) -> str:
@@ -25,7 +26,7 @@ def render() -> str:
         "# Settings",
         "",
         "Read from the environment by `tidegate serve`, `worker`, `migrate`, `check` and `recover`. Rendered from",
-        "`gateway/settings.py` by `python -m gateway.settings_doc`.",
+        "`gateway/settings.py` by `make docs`; as JSON Schema: [settings.schema.json](settings.schema.json).",
         "",
         "| variable | default | meaning |",
         "| --- | --- | --- |",
@@ -36,6 +37,6 @@ def render() -> str:
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
-    TARGET.write_text(render())
-    sys.stdout.write(f"wrote {TARGET.name}\n")
+def schema() -> str:
+    """The same as JSON Schema, for editors and for whoever checks a deployment's values."""
+    return json.dumps(Settings.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
