@@ -16,7 +16,9 @@ NOT_A_GANG_S: Final = 10 * 365 * 86_400
 _ROW = text(
     """
     SELECT a.*, j.want_cancel, j.want_checkpoint, j.want_size, j.kind, j.request, l.state AS lease_state,
-        l.covers_until, (extract(epoch FROM now()) * 1000)::bigint AS now_ms
+        l.covers_until, (extract(epoch FROM now()) * 1000)::bigint AS now_ms, j.no_progress,
+        EXISTS (SELECT FROM checkpoints c
+            WHERE c.job_id = a.job_id AND c.attempt_number = a.number AND c.verified >= 1) AS newer_checkpoint
     FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN leases l ON l.attempt_id = a.id
     WHERE a.id = :id
     """
@@ -84,6 +86,8 @@ def load(session: Session, attempt_id: str, settings: LedgerSettings) -> Attempt
         grace_s=request.get("grace_s", settings.default_grace_s),
         pools={found.backend: list(found.pools) for found in backends},
         handles=dict(row["handles"]),
+        no_progress=row["no_progress"],
+        newer_checkpoint=row["newer_checkpoint"],
         replicas_total=sum(part["replicas"] for part in row["placed"]),
     )
 
