@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import psycopg
+from anyio import CapacityLimiter, to_thread
 from sqlalchemy import Engine
 
 from gateway.ledger.listen import libpq_dsn
@@ -13,6 +15,7 @@ logger = logging.getLogger("tidegate.api")
 CHANNEL: Final = "tidegate_events"
 POLL_S: Final = 0.5
 _RECONNECT_S: Final = 1.0
+_T = TypeVar("_T")
 
 
 class Hub:
@@ -22,6 +25,17 @@ class Hub:
         self._url = engine.url
         self._waiting: dict[asyncio.Event, str] = {}
         self.closing = False
+        # Threads of their own: a hundred quiet followers must not keep a submit waiting, nor each other.
+        self._readers = CapacityLimiter(8)
+        self._followers = CapacityLimiter(128)
+
+    async def read(self, query: Callable[..., _T], *args: Any) -> _T:
+        """Run a short query of a stream in a thread."""
+        return await to_thread.run_sync(query, *args, limiter=self._readers)
+
+    async def follow(self, step: Callable[..., _T], *args: Any) -> _T:
+        """Run one step of a backend's output, which may block for a second."""
+        return await to_thread.run_sync(step, *args, limiter=self._followers)
 
     def close(self) -> None:
         """Wake every stream and have it end."""

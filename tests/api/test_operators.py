@@ -84,6 +84,15 @@ def test_prune_takes_away_what_the_files_do_not_name(as_: Client, engine: Engine
     assert root.get("/v1/pools").json()["items"][0]["name"] == "steady"
 
 
+def test_what_an_admin_does_to_a_job_is_audited_and_a_submitters_wish_is_not(as_: Client) -> None:
+    made = as_("nlp").post("/v1/jobs", json=job()).json()["id"]
+    as_("nlp").post(f"/v1/jobs/{made}:hold")
+    as_("nlp-admin").post(f"/v1/jobs/{made}:unhold")
+    as_("root").post(f"/v1/jobs/{made}:cancel?message=maintenance")
+    acts = [(a["action"], a["principal"], a["target"]) for a in as_("nlp-admin").get("/v1/audit").json()["items"]]
+    assert acts == [("job.cancel", "root", made), ("job.unhold", "nlp-admin", made)]
+
+
 def test_one_wrong_document_stops_them_all(as_: Client) -> None:
     root = as_("root")
     docs = [

@@ -1,6 +1,5 @@
 """What a running attempt says of itself and is told, with the token that dies with it. Nothing else is open to it."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +82,7 @@ async def wait_for_notice(
     """What it is to do. Answers when that differs from `seen`, or with the same after `wait_s`."""
     deadline = time.monotonic() + wait_s
     while True:
-        told = await asyncio.to_thread(_told, deps, caller.attempt_id)
+        told = await hub.read(_told, deps, caller.attempt_id)
         left = deadline - time.monotonic()
         news = f"{told.kind}/{told.number}" != seen and (told.kind or seen != "/0")
         if news or left <= 0 or hub.closing or await request.is_disconnected():

@@ -16,8 +16,9 @@ from gateway.api.common import visible_job
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.problems import ProblemError, conflict, invalid, not_found
 from gateway.ledger import wishes
+from gateway.operators import audit
 from gateway.queries import jobs
-from policies.vocabulary import PriorityClass
+from policies.vocabulary import PriorityClass, Role
 from tidegate.wire import job as wire
 
 router = APIRouter(tags=["jobs"], route_class=StrictRoute)
@@ -43,9 +44,24 @@ def _wish(deps: Deps, caller: Caller, job_id: UUID) -> Iterator[tuple[Session, s
 def _do(deps: Deps, caller: Caller, job_id: UUID, act: Callable[..., Any], *args: Any) -> wire.Job:
     with _wish(deps, caller, job_id) as (session, _):
         act(session, job_id, caller.principal, *args)
+        _audited(session, caller, job_id, act.__name__, *args)
         session.expire_all()
         row, path = visible_job(session, caller, job_id)
         return jobs.view(row, path)
+
+
+def _audited(session: Session, caller: Caller, job_id: UUID, verb: str, *args: Any) -> None:
+    """What admins and operators do to jobs is audited; a submitter's wishes stand among the job's events."""
+    if caller.role >= Role.TENANT_ADMIN:
+        row, _ = visible_job(session, caller, job_id)
+        audit.record(
+            session,
+            principal=caller.principal,
+            tenant_id=row.tenant_id,
+            action=f"job.{verb}",
+            target=str(job_id),
+            after={"wished": list(args)} if args else None,
+        )
 
 
 @router.post("/jobs/{job_id}:cancel", status_code=202)
@@ -101,5 +117,6 @@ def update_job(deps: DepsOf, caller: Submitter, job_id: UUID, change: wire.JobUp
             labels=change.labels,
             max_duration_s=change.max_duration,
         )
+        _audited(session, caller, job_id, "update", change.model_dump(mode="json", exclude_none=True))
         session.expire_all()
         return jobs.view(*visible_job(session, caller, job_id))

@@ -1,6 +1,5 @@
 """What became of a job: its explanation, events, attempts and tasks."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 from uuid import UUID
@@ -111,7 +110,7 @@ def _read(deps: Deps, job_id: UUID, after: int) -> tuple[list[wire.Event], bool]
 async def _event_stream(request: Request, deps: Deps, hub: Hub, job_id: UUID, after: int) -> AsyncIterator[bytes]:
     quiet = streams.Quiet()
     while not hub.closing and not await request.is_disconnected():
-        found, ended = await asyncio.to_thread(_read, deps, job_id, after)
+        found, ended = await hub.read(_read, deps, job_id, after)
         for event in found:
             after = event.id
             yield streams.message(event.model_dump_json(), event=event.kind, event_id=event.id)

@@ -1,7 +1,6 @@
 """A job's output, asked of the backend that has it. Text is stripped of control sequences."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -75,7 +74,7 @@ def _source(
             query = query.where(col(AttemptRow.first_index) <= index, col(AttemptRow.last_index) >= index)
         newest = query.order_by(col(AttemptRow.created_at).desc(), col(AttemptRow.number).desc()).limit(1)
         row = session.execute(newest).scalar_one_or_none()
-        where = {pool: backend for pool, backend in session.execute(select(col(Pool.name), col(Pool.backend)))}
+        where = dict(session.execute(select(col(Pool.name), col(Pool.backend))).all())
     if row is None:
         if attempt is not None or index is not None:
             raise not_found("attempt", attempt if attempt is not None else f"index {index}")
@@ -139,7 +138,7 @@ async def _stream(request: Request, hub: Hub, chunks: Iterator[LogChunk]) -> Asy
     pending, last = b"", None
     try:
         while not hub.closing and not await request.is_disconnected():
-            chunk = await asyncio.to_thread(_next, chunks)
+            chunk = await hub.follow(_next, chunks)
             if chunk is None:
                 break
             last = chunk
@@ -161,6 +160,9 @@ async def _stream(request: Request, hub: Hub, chunks: Iterator[LogChunk]) -> Asy
         yield streams.message(
             LogEvent(rank=0, text=problem.detail, offset=0).model_dump_json(), event="error", event_id=0
         )
+    finally:
+        if isinstance(chunks, Generator):
+            chunks.close()
 
 
 def _message(chunk: LogChunk, data: bytes, offset: int) -> bytes:
