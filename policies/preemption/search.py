@@ -197,13 +197,17 @@ def _fit_without(victims: Sequence[str], job: QueuedJob, candidate: Candidate, s
 
 
 def _within_quota(job: QueuedJob, gang: Gang, victims: Sequence[Victim], state: State) -> bool:
-    """Limits and borrowing net of the victims, at every common ancestor."""
+    """Limits and borrowing net of the victims, at every common ancestor.
+
+    A higher class may take what its victims were guaranteed (their cost says so), but no guarantee that lies idle.
+    """
+    by_class = [part for victim in victims if victim.cause is StopCause.PREEMPT for part in victim.attempt.placed]
     for victim in victims:
         state.quotas.add(victim.attempt.tenant, need_of(victim.attempt.placed), -1)
-    answer, _, _ = state.quotas.ask(job.tenant, need_of(gang))
+    within = state.quotas.within(job.tenant, need_of(gang), need_of(by_class))
     for victim in victims:
         state.quotas.add(victim.attempt.tenant, need_of(victim.attempt.placed))
-    return answer.ok
+    return within
 
 
 def _act(job: QueuedJob, best: _Found, found: Sequence[_Found], state: State) -> Act:

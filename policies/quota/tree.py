@@ -203,6 +203,19 @@ class Quotas:
                     worst = answer, flavor, resource
         return worst
 
+    def within(
+        self, tenant: str, need: Mapping[str, Mapping[Resource, int]], taken: Mapping[str, Mapping[Resource, int]]
+    ) -> bool:
+        """Whether no limit stands against a need, and no idle guarantee but for what a higher class has `taken`."""
+        for flavor, wanted in need.items():
+            for resource, tree in self.by_flavor.get(flavor, ()):
+                if not (amount := wanted.get(resource, 0)):
+                    continue
+                answer = tree.ask(tenant, amount)
+                if answer.limit is not None or answer.short > taken.get(flavor, {}).get(resource, 0):
+                    return False
+        return True
+
     def add(self, tenant: str, need: Mapping[str, Mapping[Resource, int]], sign: int = 1) -> None:
         """Count a need, or with sign −1 give it back."""
         for flavor, wanted in need.items():

@@ -352,3 +352,25 @@ def test_a_pool_that_places_by_itself_is_promised_by_its_total() -> None:
     answers = decide(found)
     assert set(answers.preempts) == {"runs"}
     assert answers.admits["wish"].placed[0].nodes == ()
+
+
+@pytest.mark.parametrize(("idle", "told"), [(0, {"v1"}), (2, set())])
+def test_a_higher_class_takes_what_its_victims_were_guaranteed_but_no_idle_guarantee(idle: int, told: set[str]) -> None:
+    """b keeps 4 and lends nothing. Of its running 2 the waiter may have one; of its idle 2 it may have none."""
+    runs = tuple(live(f"v{n}", placed({"n000": 1}), tenant="b", restart_ms=9 - n) for n in range(2))
+    rest = live("rest", placed({"n000": 2 - idle}), tenant="b", klass=P0) if idle < 2 else None
+    found = snapshot(
+        pools=(pool(nodes(1, 4)),),
+        quotas=(quota("b", 4, 4, 0),),
+        live=(*runs, *((rest,) if rest else ())),
+        queued=(job("wish", group(1 + idle), tenant="a", klass=P1),),
+    )
+    assert set(decide(found).preempts) == told
+
+
+def test_a_victim_whose_tenant_would_fall_below_its_min_costs_more() -> None:
+    owner = live("owner", placed({"n000": 4}), tenant="b", started_ms=NOW_MS)
+    guest = live("guest", placed({"n000": 4}), tenant="c", started_ms=NOW_MS, restart_ms=20 * MINUTE_MS)
+    found = snapshot(pools=(pool(nodes(1, 8)),), live=(owner, guest), queued=(job("wish", group(4), klass=P1),))
+    assert set(decide(found).preempts) == {"owner"}
+    assert set(decide(replace(found, quotas=(quota("b", 4, None, 4),))).preempts) == {"guest"}
