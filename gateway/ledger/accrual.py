@@ -109,14 +109,14 @@ def accrue_lease(session: Session, lease_id: UUID) -> _One:
     meter = leases.meter_of(lease, levels)
     locked(session, meter.keys())
     posted = row.started_at is not None and _post(session, lease, meter, levels, row)
-    one = _One(touched=posted)
+    lowered = lease.state == LeaseState.HELD and _lower_class(session, lease, levels)
+    one = _One(touched=posted, lowered=lowered)
     if not row.rolling or lease.state != LeaseState.HELD:
         return one
     if lease.covers_until is None or lease.covers_until - row.now > RENEW_AHEAD:
         return one
-    lowered = _lower_class(session, lease, levels)
     renewed = _renew(session, lease, meter, levels, row.now)
-    return replace(one, touched=one.touched or renewed, refused=not renewed, lowered=lowered)
+    return replace(one, touched=one.touched or renewed, refused=not renewed)
 
 
 def _post(session: Session, lease: LeaseRow, meter: Meter, levels: Sequence[Level], row: Row[Any]) -> bool:

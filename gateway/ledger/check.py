@@ -116,20 +116,31 @@ def _counters(session: Session, paths: Mapping[int, str]) -> Iterator[Violation]
 
 
 def _limits(session: Session, paths: Mapping[int, str]) -> Iterator[Violation]:
-    """A limit that was lowered below what is held is no violation of the ledger's; it says so in its rule."""
+    """Judged by the quota of when the newest live lease was taken: a window that has closed since breaks no rule."""
     quotas = effective_quota(session, paths)
     relief = covered(session, [Level(id_, path) for id_, path in paths.items()])
-    for row in session.execute(_STORED):
-        quota = quotas.get((row.tenant_id, row.flavor, row.unit))
-        if row.kind != "concurrency" or quota is None or quota.max is None:
+    for row in session.execute(_STORED).all():
+        key = (row.tenant_id, row.flavor, row.unit)
+        quota = quotas.get(key)
+        held = row.posted + row.pending - relief.get(key, 0)
+        if row.kind != "concurrency" or quota is None or quota.max is None or held <= quota.max:
             continue
-        held = row.posted + row.pending - relief.get((row.tenant_id, row.flavor, row.unit), 0)
-        if held > quota.max:
+        newest = session.execute(_NEWEST, {"path": paths[row.tenant_id]}).scalar_one()
+        then = effective_quota(session, [row.tenant_id], newest).get(key)
+        if then is not None and then.max is not None and held > then.max:
             yield Violation(
-                "limit", f"{paths[row.tenant_id]} {row.unit} of {row.flavor}", f"{held} held, max is {quota.max}"
+                "limit",
+                f"{paths[row.tenant_id]} {row.unit} of {row.flavor}",
+                f"{held} held, max is {then.max} (unless somebody lowered it since the newest lease)",
             )
 
 
+_NEWEST = text(
+    """
+    SELECT coalesce(max(leases.created_at), now()) FROM leases JOIN tenants ON tenants.id = tenant_id
+    WHERE state IN ('held', 'contingent') AND (tenants.path = :path OR starts_with(tenants.path, :path || '/'))
+    """
+)
 _BALANCES = text(
     """
     SELECT a.id, a.kind, a.unit, a.flavor, a.posted, a.pending, coalesce(e.posted, 0) AS posted_sum,

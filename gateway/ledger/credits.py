@@ -6,7 +6,7 @@ Decides the terms from rows; `policies.credit` holds the formula. The preemptor'
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -219,9 +219,9 @@ def _take_from_oldest(session: Session, tenant_id: int, flavor: str, amount: int
         amount -= part
 
 
-def preemptions_in_period(session: Session, job_id: Any) -> int:
-    """How often the job's attempts were preempted in the last period."""
-    found: int = session.execute(_OFTEN, {"job": job_id, "period": PERIOD}).scalar_one()
+def earlier_preemptions(session: Session, attempt_id: str) -> int:
+    """How often other attempts of its job were preempted in the last period."""
+    found: int = session.execute(_OFTEN, {"attempt": attempt_id, "period": PERIOD}).scalar_one()
     return found
 
 
@@ -294,7 +294,7 @@ _BURN = text(
 )
 _OFTEN = text(
     """
-    SELECT count(*) FROM attempts
-    WHERE job_id = :job AND state = 'PREEMPTED' AND ended_at > now() - CAST(:period AS interval)
+    SELECT count(*) FROM attempts other JOIN attempts mine ON mine.job_id = other.job_id AND mine.id <> other.id
+    WHERE mine.id = :attempt AND other.state = 'PREEMPTED' AND other.ended_at > now() - CAST(:period AS interval)
     """
 )

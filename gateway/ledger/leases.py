@@ -55,7 +55,7 @@ def take(
     meter = Meter(tuple(level.id for level in levels), gpu_milli_of(items), _price(session, placed))
     balances = locked(session, [*_concurrency_keys(levels, asked), *meter.keys()])
     going = limits.victims(session, contingent_on)
-    limits.check_quota(session, levels, asked, going, balances)
+    limits.check_quota(session, levels, asked, limits.unclaimed(session, going) if going else (), balances)
     gpu_milli = sum(meter.gpu_milli.values())
     limits.check_allowance(session, levels, klass, gpu_milli)
     hold_ms = ROLLING_MS if max_duration_ms is None else max_duration_ms
@@ -109,12 +109,13 @@ def victim_settled(session: Session, victim_attempt_id: str) -> list[str]:
     )
     if not waiting:
         return []
-    freed = _amounts_of_attempt(session, victim_attempt_id)
+    freed = _held_by_attempt(session, victim_attempt_id)
     held_now = []
-    for lease in waiting:
+    for lease in sorted(waiting, key=lambda lease: (lease.created_at, lease.id)):
         left = [other for other in lease.contingent_on if other != victim_attempt_id]
         # The last one brings with it whatever was free from the beginning.
         items, moved = _give(lease.items, freed, everything=not left)
+        freed = {}  # the oldest claim counts; who else waited was checked without it
         levels = lineage(session, lease.tenant_id)
         book(
             session,
@@ -324,11 +325,11 @@ def _lock(session: Session, where: str, attempt: str | UUID) -> list[LeaseRow]:
     return list(session.execute(statement).scalars())
 
 
-def _amounts_of_attempt(session: Session, attempt_id: str) -> dict[tuple[str, str], int]:
+def _held_by_attempt(session: Session, attempt_id: str) -> dict[tuple[str, str], int]:
     items = session.execute(
         text("SELECT items FROM leases WHERE attempt_id = :attempt"), {"attempt": attempt_id}
     ).scalar_one_or_none()
-    return amounts_of(items or [])
+    return amounts_of(items or [], "held")
 
 
 def _give(

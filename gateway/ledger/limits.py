@@ -46,7 +46,7 @@ class LimitExceeded(Exception):  # noqa: N818  (an answer of the ledger, not a d
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A lease that is to end before a contingent one is held."""
+    """A lease that is to end before a contingent one is held. Only what it holds counts, not what it waits for."""
 
     attempt_id: str
     path: str
@@ -56,7 +56,7 @@ class Victim:
 _CONTINGENT = text(
     """
     SELECT leases.attempt_id, contingent_on, items, tenants.path FROM leases JOIN tenants ON tenants.id = tenant_id
-    WHERE state = 'contingent'
+    WHERE state = 'contingent' ORDER BY leases.created_at, leases.id
     """
 )
 _LEASES = text(
@@ -79,18 +79,27 @@ def amounts_of(items: Sequence[Mapping[str, Any]], part: str = "amount") -> dict
 def victims(session: Session, attempts: Sequence[str]) -> tuple[Victim, ...]:
     """Those of these attempts whose leases are not resolved."""
     rows = session.execute(_LEASES, {"attempts": list(attempts)}) if attempts else ()
-    return tuple(Victim(row.attempt_id, row.path, amounts_of(row.items)) for row in rows)
+    return tuple(Victim(row.attempt_id, row.path, amounts_of(row.items, "held")) for row in rows)
+
+
+def unclaimed(session: Session, going: Sequence[Victim]) -> tuple[Victim, ...]:
+    """Those that no contingent lease counts on yet: what one victim frees is promised once."""
+    claimed = {victim for row in session.execute(_CONTINGENT) for victim in row.contingent_on}
+    return tuple(victim for victim in going if victim.attempt_id not in claimed)
 
 
 def covered(session: Session, levels: Sequence[Level]) -> dict[tuple[int, str, str], int]:
     """Per level: what contingent leases below wait for and victims below still hold: held once, not twice."""
     found: dict[tuple[int, str, str], int] = {}
+    claimed: set[str] = set()
     for row in session.execute(_CONTINGENT).all():
         mine = [level for level in levels if level.holds(row.path)]
+        counted = [victim for victim in row.contingent_on if victim not in claimed]  # the oldest claim counts
+        claimed.update(row.contingent_on)
         if not mine:
             continue
         held = amounts_of(row.items, "held")
-        going = victims(session, row.contingent_on)
+        going = victims(session, counted)
         for level in mine:
             for (flavor, resource), amount in amounts_of(row.items).items():
                 freed = sum(v.amounts.get((flavor, resource), 0) for v in going if level.holds(v.path))

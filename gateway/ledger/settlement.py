@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from gateway.ledger import events, leases, outbox, waiters
 from gateway.ledger.codec import from_ms, to_ms
-from gateway.ledger.credits import Victim, grant_credit, preemptions_in_period
+from gateway.ledger.credits import Victim, earlier_preemptions, grant_credit
 from gateway.ledger.meter import gpu_milli_of
 from gateway.ledger.settlement_jobs import JobEnd, settle_job
 from gateway.ledger.tables.work import AttemptRow, JobRow, LeaseRow
@@ -192,7 +192,7 @@ def _credit(  # noqa: PLR0917  (private, one caller's facts)
         ended_at=facts.ended_at,
         stop_asked_at=attempt.stop_asked_at,
         restart_ms=attempt.restart_ms or default_restart_ms,
-        preemptions=preemptions_in_period(session, attempt.job_id),
+        preemptions=earlier_preemptions(session, attempt.id),
     )
     granted = grant_credit(session, victim, attempt.stop_for or attempt.id, settings)
     if granted:

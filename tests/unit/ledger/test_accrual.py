@@ -13,10 +13,7 @@ HOUR = 3_600_000
 
 def test_use_is_posted_while_the_job_runs_and_the_end_corrects_it_exactly(world: World, engine: Engine) -> None:
     tenant = world.tenant("acme")
-    made = world.admit(world.job(tenant), gpus(8), max_duration_ms=4 * HOUR)
-    # The job's own limit says that the lease is no rolling one.
-    with world.session() as session, session.begin():
-        session.execute(text("UPDATE jobs SET request = request || '{\"max_duration_ms\": 14400000}'"))
+    made = world.admit(world.job(tenant, request={"max_duration_ms": 4 * HOUR}), gpus(8), max_duration_ms=4 * HOUR)
     world.runs(made, for_s=450)
     assert accrue(engine).touched == 1
     posted, pending = world.balance("gpu_time", tenant, "gpu_ms")
@@ -72,6 +69,17 @@ def test_a_class_whose_allowance_is_used_up_goes_one_lower_at_the_renewal(world:
     assert accrue(engine).lowered == (made.attempt_id,)
     assert world.lease(made).klass == "P2"
     assert world.scalar("SELECT data->>'to' FROM events WHERE kind = 'ClassLowered'") == "P2"
+
+
+def test_a_class_is_lowered_under_a_fixed_duration_too(world: World, engine: Engine) -> None:
+    tenant = world.tenant("acme")
+    world.allowance(tenant, "P0", gpu_hours=1)
+    job_id = world.job(tenant, klass="P0", request={"max_duration_ms": 40 * HOUR})
+    world.runs(made := world.admit(job_id, gpus(1), max_duration_ms=40 * HOUR), for_s=3700)
+    assert accrue(engine).lowered == (made.attempt_id,)
+    # P1 has no allowance at all, so the next round goes down once more, and P2 is the floor.
+    assert [accrue(engine).lowered for _ in range(2)] == [(made.attempt_id,), ()]
+    assert world.lease(made).klass == "P2"
 
 
 def test_a_budgets_new_period_begins_with_what_was_posted_by_its_end(world: World, engine: Engine) -> None:

@@ -1,7 +1,10 @@
 """A limit is checked where the lease is made, so no burst passes it."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier, Event
 
 import pytest
@@ -67,6 +70,43 @@ def test_ql_01_fifty_threads_never_exceed_at_any_read(world: World) -> None:
     assert 8 <= sum(sizes) <= 10
     assert world.held(root) == sum(sizes)
     assert all(world.held(leaf) <= 4 for leaf in leaves)
+
+
+PROCESS = """
+import sys, uuid
+from gateway.ledger.engine import make_engine
+from gateway.ledger.limits import LimitExceeded
+from tests.builders.ledger import World, gpus
+world = World.__new__(World)
+world.engine = make_engine(sys.argv[1], pool_size=2)
+sys.stdin.readline()
+admitted = 0
+for job in sys.argv[2:]:
+    try:
+        world.admit(uuid.UUID(job), gpus(3))
+        admitted += 1
+    except LimitExceeded:
+        pass
+print(admitted)
+"""
+
+
+def test_ql_01_two_processes_never_exceed_together(world: World, database_url: str) -> None:
+    tenant = world.tenant("acme", max_gpus=10)
+    halves = [[str(world.job(tenant)) for _ in range(4)] for _ in range(2)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, database_url, *jobs],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+        for jobs in halves
+    ]
+    answers = [process.communicate("go\n", timeout=60)[0] for process in running]
+    assert sum(int(answer) for answer in answers) == 3
+    assert world.held(tenant) == 9
 
 
 def test_a_refusal_leaves_nothing_behind(world: World) -> None:

@@ -277,6 +277,23 @@ def test_ql_04_a_waiter_that_leaves_frees_what_it_waited_for(world: World) -> No
     world.admit(world.job(borrower), gpus(4))
 
 
+def test_what_one_victim_frees_is_promised_once(world: World) -> None:
+    tenant = world.tenant("acme", max_gpus=8)
+    victim = world.admit(world.job(tenant), gpus(4))
+    world.admit(world.job(tenant), gpus(4))
+    world.admit(world.job(tenant), gpus(4), contingent_on=[victim.attempt_id])
+    with pytest.raises(leases.LimitExceeded):
+        world.admit(world.job(tenant), gpus(4), contingent_on=[victim.attempt_id])
+
+
+def test_a_waiter_that_is_itself_a_victim_frees_nothing(world: World) -> None:
+    tenant = world.tenant("acme", max_gpus=8)
+    victim = world.admit(world.job(tenant), gpus(8))
+    waiter = world.admit(world.job(tenant), gpus(8), contingent_on=[victim.attempt_id])
+    with pytest.raises(leases.LimitExceeded):
+        world.admit(world.job(tenant), gpus(8), contingent_on=[waiter.attempt_id])
+
+
 def test_a_retry_waits_and_the_last_failure_ends_the_job(world: World) -> None:
     tenant = world.tenant("acme")
     job_id = world.job(tenant, retry_max=1)
@@ -361,3 +378,21 @@ def test_the_attempts_token_dies_with_it(world: World) -> None:
         )
     end(world, made, "Completed", exit_code=0)
     assert world.scalar("SELECT count(*) FROM tokens WHERE revoked_at IS NULL") == 0
+
+
+def test_who_is_preempted_more_often_than_k_times_gets_the_bonus(world: World) -> None:
+    tenant = world.tenant("acme")
+    job_id = world.job(tenant)
+    bonuses = []
+    for _ in range(5):
+        made = world.admit(job_id, gpus(1))
+        world.runs(made, for_s=100)
+        preempt(world, made, waiter="tg-waiter")
+        end(world, made, "Preempted")
+        bonuses.append(
+            world.scalar(
+                "SELECT (terms->>'bonus_gpu_ms')::bigint FROM credits WHERE victim_attempt = :id", id=made.attempt_id
+            )
+        )
+    assert bonuses[:3] == [0, 0, 0]
+    assert all(bonus > 0 for bonus in bonuses[3:])
