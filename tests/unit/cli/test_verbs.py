@@ -1,7 +1,10 @@
 """Every verb: JSON that is only JSON, words for people, exit codes, text that does nothing to a terminal."""
 
 import json
+import os
+import pty
 import socket
+import subprocess
 import sys
 from collections import deque
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.gate import FakeGate, Refuse, event, problem
-from tests.unit.cli.conftest import Cli
+from tests.unit.cli.conftest import ROOT, Cli
 from tidegate.cli import main, output, server_verbs
 from tidegate.cli.text import one_line, plain
 from tidegate.wire.enums import JobState
@@ -67,6 +70,23 @@ def test_log_text_is_stripped_on_a_terminal_and_whole_in_a_pipe(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     output.print_log("a\x1b[31mred\x1b[0m\n\x1b]52;c;aGk=\x07tail\n")
     assert capsys.readouterr().out == "ared\ntail\n"
+
+
+def test_a_real_terminal_gets_no_control_sequence_of_a_job(gate: FakeGate) -> None:
+    job = gate.add(logs={(1, 0): f"before {NASTY}\nafter\n"}, states=deque([{"state": "SUCCEEDED"}]))
+    terminal, side = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "tidegate", "logs", job.id]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, stdout=side, stderr=subprocess.PIPE, env=environment, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        shown = os.read(terminal, 65_536).decode()
+    finally:
+        os.close(terminal)
+        os.close(side)
+    assert "before evilname" in shown
+    assert "after" in shown
+    assert not set("\x1b\x9b\x07\u202e") & set(shown)
 
 
 @pytest.mark.parametrize(
