@@ -70,8 +70,9 @@ class Instance:
             if self._start_agent():
                 why = self._live()
         finally:
+            ended_at = time.time()  # when it was lost, not when we had buried it
             kill_below(os.getpid())
-            self._record(state="ended", ended_at=time.time(), why=why)
+            self._record(state="ended", ended_at=ended_at, why=why)
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.asked_to_end = True
@@ -192,24 +193,37 @@ def ask(path: str, method: str, url: str, body: Any, timeout_s: float) -> tuple[
         connection.close()
 
 
+def below(root: int) -> set[int]:
+    """Every descendant. As the subreaper `root` inherits those whose parents died, so none escapes."""
+    table, found = parents(), {root}
+    while grown := {pid for pid, parent in table.items() if parent in found} - found:
+        found |= grown
+    return found - {root}
+
+
 def kill_below(root: int) -> None:
-    """Kill every descendant until there is none. As the subreaper `root` inherits those whose parents died."""
+    """Kill every descendant until there is none.
+
+    All are stopped before the first is killed: else a keeper would live to write down that its member was killed,
+    which is not what happened to it. Its machine was lost.
+    """
     deadline = time.monotonic() + KILL_S
-    while time.monotonic() < deadline:
-        table = parents()
-        below = {root}
-        while grown := {pid for pid, parent in table.items() if parent in below} - below:
-            below |= grown
-        below.discard(root)
-        if not below:
-            return
-        for pid in below:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+    stopped: set[int] = set()
+    while fresh := below(root) - stopped:
+        _send(fresh, signal.SIGSTOP)
+        stopped |= fresh
+    while (left := below(root)) and time.monotonic() < deadline:
+        _send(left, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0] != 0:
                 pass
         time.sleep(TICK_S / 5)
+
+
+def _send(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def main(argv: list[str]) -> int:

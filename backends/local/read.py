@@ -21,6 +21,7 @@ CAUSES: Final[Mapping[str, Reason]] = MappingProxyType(
         "NonZeroExit": Reason.NON_ZERO_EXIT,
         "LaunchFailed": Reason.LAUNCH_FAILED,
         "NodeLost": Reason.NODE_LOST,
+        "Stopped": Reason.USER_CANCELLED,  # while it was being set up: why we stopped it is known to who asked
     }
 )
 
@@ -35,6 +36,7 @@ class Departure:
     code: int | None
     detail: str = ""
     node: str = ""  # that was lost with it
+    told: bool = False  # to leave, by us or by its provider
 
     @property
     def bad(self) -> bool:
@@ -68,9 +70,18 @@ def departures(
     return tuple(sorted(found, key=lambda one: (one.at, one.rank)))
 
 
+def first_bad(gone: Sequence[Departure]) -> Departure | None:
+    """Who broke the gang: the earliest that failed by itself, else the earliest that failed when told to leave.
+
+    Members that are stopped because another has left always fail later than that one, though the hour of a machine's
+    death may be known only from when it was noticed.
+    """
+    return min((one for one in gone if one.bad), key=lambda one: (one.told, one.at, one.rank), default=None)
+
+
 def stop_rest(record: Record, gone: Sequence[Departure], statuses: Mapping[int, Status], now: float) -> StopRest | None:
     """Who must be stopped because the gang is broken; None when nobody is, or all who live know already."""
-    bad = next((one for one in gone if one.bad), None)
+    bad = first_bad(gone)
     if bad is None or record.placement is None:
         return None
     kind, grace_s = NoticeKind.STOP, min(float(record.request.term_s), MAX_FAILED_GRACE_S)
@@ -100,10 +111,10 @@ def conclude(
     """The end of a launch whose members have all left; None while one lives."""
     if record.placement is None or len(gone) < len(record.placement.seats):
         return None
-    first = next((one for one in gone if one.bad), None)
+    first = first_bad(gone)
     codes = {one.rank: one.code for one in gone if one.code is not None}
     cause = _cause(record, first, statuses, instances)
-    coded = next((one for one in gone if one.bad and one.code is not None), None)
+    coded = first_bad([one for one in gone if one.code is not None])
     lost = first is not None and first.cause is Reason.NODE_LOST
     end = End(
         cause=cause,
@@ -168,7 +179,8 @@ def _departure(rank: int, node: str, status: Status, instance: InstanceView) -> 
     cause = CAUSES.get(status["cause"], Reason.NON_ZERO_EXIT)
     # Its keeper saw its agent die; a member that was killed because a PEER went sits on a good node.
     lost = node if cause is Reason.NODE_LOST and not instance.alive else ""
-    return Departure(status["ended_at"], rank, cause, status["exit_code"], status.get("detail", ""), lost)
+    told = status.get("stop") is not None
+    return Departure(status["ended_at"], rank, cause, status["exit_code"], status.get("detail", ""), lost, told)
 
 
 def _cause(

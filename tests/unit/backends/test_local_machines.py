@@ -13,7 +13,8 @@ import pytest
 from backends.errors import NoCapacity, OutcomeUnknown, Refused
 from backends.local.backend import LocalBackend
 from backends.local.client import Files
-from backends.local.files import Identity, alive, identity, parents, read_json
+from backends.local.files import Identity, alive, identity, read_json
+from backends.local.instance import below
 from backends.registry import build
 from backends.types import Handle, LaunchRequest, NoticeKind, Phase, StopMode
 from policies.vocabulary import Reason
@@ -48,10 +49,7 @@ def everybody(backend: LocalBackend, handle: Handle) -> dict[str, Identity]:
         state = read_json(backend.machines.root / name / "state.json")
         found[f"{name} supervisor"] = Identity(*state["supervisor"])
         found[f"{name} agent"] = Identity(*state["agent"])
-        table, below = parents(), {state["supervisor"][0]}
-        while grown := {pid for pid, parent in table.items() if parent in below} - below:
-            below |= grown
-        for pid in below:
+        for pid in below(state["supervisor"][0]):
             who = identity(pid)
             if who is not None:
                 found[f"{name} {pid}"] = who

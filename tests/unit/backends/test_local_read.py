@@ -110,6 +110,14 @@ def test_sp_08_the_rest_of_a_gang_is_killed_when_a_node_is_gone() -> None:
     assert (advice.ranks, advice.grace_s) == ((0, 1), 0.0), "they hang in a collective and cannot save"
 
 
+def test_who_was_stopped_because_a_machine_went_is_never_the_first() -> None:
+    """The hour of the machine's death is unknown here, so it is the hour at which we look: long after the kill."""
+    views = {"i-0": view(0), "i-1": view(1, alive=False)}
+    end = end_of(record(), {0: left(137, 10, stop=stopped("stop", 10)), 1: runs()}, views)
+    assert end is not None
+    assert (end.cause, end.exit_code, end.failed_rank, end.bad_nodes) == (Reason.NODE_LOST, None, 1, ("p-1",))
+
+
 def test_a_user_failure_before_the_instance_went_stays_a_user_failure() -> None:
     views = {"i-0": view(0), "i-1": view(1, alive=False, ended_at=T0 + 30)}
     end = end_of(record(), {0: left(2, 10), 1: runs()}, views)
