@@ -12,20 +12,22 @@ from policies.decisions import Act, Admit, Wait, Why
 from policies.gang.fit import Gang, fit_across, fit_in_one, public
 from policies.gates import not_yet, too_late, wait
 from policies.order.default import queued_since
+from policies.order.standing import Key
 from policies.placement.filters import Candidate
 from policies.placement.shadow import slot_for
 from policies.preemption.search import make_way
 from policies.quota.tree import Answer, need_of
+from policies.registry import rank_factor
 from policies.requests import Request
 from policies.snapshot import QueuedJob
-from policies.vocabulary import CapacityType, Pending, Resource
+from policies.vocabulary import CapacityType, Pending, PriorityClass, Resource
 
 _SEVERITY: Mapping[Pending, int] = {token: at for at, token in enumerate(Pending)}
 _BLOCKED_BY_ROOM = frozenset({Pending.WAITING_FOR_CAPACITY, Pending.TOPOLOGY_UNAVAILABLE, Pending.BEHIND_RESERVATION})
 
 
-def consider(job: QueuedJob, state: State) -> None:
-    """Decide about one job and write the decision into the state."""
+def consider(job: QueuedJob, key: Key, state: State) -> None:
+    """Decide about one job and write the decision into the state. `key` is its rank: the loser is told by it."""
     request = state.requests.of(job)
     if not request.possible:
         _leave(job, wait(job, Pending.NO_MATCHING_FLAVOR, request.asked), state)
@@ -37,14 +39,33 @@ def consider(job: QueuedJob, state: State) -> None:
     gang = _fit(job, request, state, refusals)
     if gang is not None:
         _admit(job, gang, state)
+        state.rivals.update((placed.pool, (key, job)) for placed in gang)
         return
     if (act := make_way(job, request.choices, state)) is not None:
         state.acts.append(act)
+        state.rivals.update((placed.pool, (key, job)) for admit in act.admits for placed in admit.placed)
         return
     nearest = max(refusals, key=_severity) if refusals else None
     if nearest is None:
         nearest = wait(job, Pending.WAITING_FOR_CAPACITY, request.asked)
+    if state.class_of(job) is PriorityClass.P0:
+        nearest = _with_rival(nearest, key, state)
     _leave(job, _with_slot(job, request, nearest, state), state)
+
+
+def _with_rival(lost: Wait, key: Key, state: State) -> Wait:
+    """A P0 that lost its place in this cycle learns to whom, and by which element of the rank (POLICIES §4)."""
+    found = state.rivals.get(str(lost.why.numbers.get("pool", "")))
+    if found is None:
+        return lost
+    rivals_key, rival = found
+    numbers = {
+        **lost.why.numbers,
+        "rival": rival.id,
+        "rival_class": state.class_of(rival).value,
+        "rank_factor": rank_factor(state.settings.order, key, rivals_key),
+    }
+    return replace(lost, why=replace(lost.why, numbers=numbers))
 
 
 def _severity(refusal: Wait) -> int:

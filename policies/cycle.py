@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from policies.decisions import Act, Loan, Reject, Wait
 from policies.gang.fit import Gang, spread_of, take
 from policies.order.qad import ranks
-from policies.order.standing import Standing
+from policies.order.standing import Key, Standing
 from policies.placement.rooms import Part, Rooms
 from policies.placement.shadow import Ahead, Release, Slot, Slots
 from policies.preemption.candidates import overrides_at
@@ -53,6 +53,7 @@ class State:
         self.reclaimed = 0
         self.slots: dict[str, Slots] = {}
         self.closed: dict[str, str] = {}  # without backfill: pools that wait for their head, and its job
+        self.rivals: dict[str, tuple[Key, QueuedJob]] = {}  # by pool: the last that was admitted, with its rank
         self.acts: list[Act] = []
         self.rejects: list[Reject] = []
         self.waits: list[Wait] = []

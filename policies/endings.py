@@ -11,6 +11,7 @@ from policies.vocabulary import Reason, RetryClass, StopCause
 
 # Stops that answer something the outside did: what the backend named tells more than our word for it.
 _ANSWERS: Final = frozenset({StopCause.REVOCATION, StopCause.DRAIN, StopCause.MEMBER_LOST})
+_WORDS_OF_USERS: Final = frozenset({StopCause.CANCEL, StopCause.REQUEUE})
 _CANNOT_START: Final = frozenset({126, 127})
 
 
@@ -31,10 +32,10 @@ def reason_of(
     valid checkpoint. newer_checkpoint: this attempt left a valid checkpoint newer than the one it began from.
     Of a service, which has no end of its own, say `checkpoints=True`: leaving by 0 on SIGTERM does not complete it.
     """
-    done = exit_code == 0 and not checkpoints and stop_cause is not StopCause.CANCEL
+    done = exit_code == 0 and not checkpoints and stop_cause not in _WORDS_OF_USERS
     if final or done:
         # The work is done. That a stop was on its way does not undo it, and running it again would waste it all.
-        # Only a user's cancel is taken at its word when the command merely left politely.
+        # Only a user's own word outweighs a command that merely left politely.
         return Reason.COMPLETED
     if stop_cause is not None:
         return _stopped(stop_cause, seen_cause)

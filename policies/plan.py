@@ -16,8 +16,8 @@ def plan(snapshot: Snapshot, settings: PolicySettings, now_ms: int) -> Plan:
     """Decide one cycle over a consistent snapshot at `now_ms` (epoch milliseconds)."""
     state = State(snapshot, settings, now_ms)
     jobs = [job for job in snapshot.queued if not _set_aside(job, state)]
-    for _, job in order_named(settings.order)(jobs, standing(state, jobs)):
-        consider(job, state)
+    for key, job in order_named(settings.order)(jobs, standing(state, jobs)):
+        consider(job, key, state)
     return Plan(
         acts=tuple(state.acts),
         rejects=tuple(sorted(state.rejects, key=lambda found: (found.job, found.chunk or ()))),

@@ -9,8 +9,9 @@ from policies.snapshot import QueuedJob
 from policies.vocabulary import PriorityClass
 
 ELEMENTS = ("priority", "qad", "turn", "kind", "submitted", "id")
-"""The elements of the key by name: a job's rank factor is the first that differs from its rival's."""
+"""The elements of the key by name (`policies.registry.rank_factor`)."""
 
+_NEVER: Final = 1 << 62
 _BASES: Final = {klass: klass.base for klass in PriorityClass}
 
 
@@ -25,9 +26,15 @@ def order(jobs: Sequence[QueuedJob], standing: Standing) -> list[Ranked]:
         turn = turns.get(whose, 0)
         turns[whose] = turn + 1
         priority = -(_BASES[klass] + ageing(job, klass, settings, now_ms))
-        ranked.append(((priority, standing.qad_rank.get(job.tenant, 0), turn, *own), job))
+        kind = own[0] if klass is not PriorityClass.P0 else _deadline(job)
+        ranked.append(((priority, standing.qad_rank.get(job.tenant, 0), turn, kind, *own[1:]), job))
     ranked.sort(key=_key)
     return ranked
+
+
+def _deadline(job: QueuedJob) -> int:
+    """Two P0 that cannot both run: the earliest deadline after the QAD, then age (POLICIES §4)."""
+    return _NEVER if job.deadline_ms is None else job.deadline_ms
 
 
 def ageing(job: QueuedJob, klass: PriorityClass, settings: PolicySettings, now_ms: int) -> int:
@@ -42,14 +49,6 @@ def ageing(job: QueuedJob, klass: PriorityClass, settings: PolicySettings, now_m
 def queued_since(job: QueuedJob) -> int:
     """When the job's present wait began."""
     return job.submitted_ms if job.queued_ms is None else job.queued_ms
-
-
-def rank_factor(mine: Key, rivals: Key) -> str:
-    """The name of the first element in which two keys differ, "" if none does."""
-    for name, a, b in zip(ELEMENTS, mine, rivals, strict=False):
-        if a != b:
-            return name
-    return ""
 
 
 def _own(job: QueuedJob) -> tuple[int, int, str, int]:

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from policies.order.standing import Ranked, Standing
 from policies.snapshot import QueuedJob
 
+ELEMENTS = ("priority", "submitted", "id")
+"""The elements of the key by name (`policies.registry.rank_factor`)."""
+
 
 def order(jobs: Sequence[QueuedJob], standing: Standing) -> list[Ranked]:
     """By class, then submit time, then id."""

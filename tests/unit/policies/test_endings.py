@@ -45,7 +45,8 @@ def test_a_job_without_checkpoints_that_exits_0_in_its_notice_is_done() -> None:
     assert ending(stop_cause=StopCause.PREEMPT, exit_code=0, checkpoints=True) is Reason.PREEMPTED
 
 
-def test_a_cancel_is_taken_at_its_word_when_the_command_leaves_politely() -> None:
+def test_a_users_word_outweighs_a_command_that_leaves_politely() -> None:
+    assert ending(stop_cause=StopCause.REQUEUE, exit_code=0, checkpoints=False) is Reason.REQUEUED
     assert ending(stop_cause=StopCause.CANCEL, exit_code=0, checkpoints=False) is Reason.USER_CANCELLED
 
 

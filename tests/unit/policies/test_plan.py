@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from policies.order.default import rank_factor
 from policies.order.standing import Key
-from policies.registry import ORDERS, order_named
+from policies.registry import ORDERS, order_named, rank_factor
 from policies.settings import HOUR_MS, MINUTE_MS, PolicySettings
 from policies.snapshot import Node, PlacementWish, QueuedJob, Resources, Snapshot, Tenant
 from policies.vocabulary import CapacityType, CapacityWish, Pending, Reason
@@ -293,8 +292,28 @@ def test_fifo_is_a_name_in_the_registry_and_an_unknown_one_is_refused() -> None:
 
 def test_the_rank_factor_is_the_first_element_that_differs() -> None:
     mine: Key = (-1_000, 0, 0, 0, 5, "a")
-    assert rank_factor(mine, (-1_000, 0, 1, 0, 9, "b")) == "turn"
-    assert rank_factor(mine, mine) == ""
+    assert rank_factor("default", mine, (-1_000, 0, 1, 0, 9, "b")) == "turn"
+    assert rank_factor("default", mine, mine) == ""
+    assert rank_factor("fifo", (-1_000, 5, "a"), (-1_000, 9, "b")) == "submitted"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "factor"),
+    [
+        ({"deadline_ms": NOW_MS + HOUR_MS}, {"deadline_ms": NOW_MS + 2 * HOUR_MS, "submitted_ms": 1}, "kind"),
+        ({"deadline_ms": NOW_MS + HOUR_MS}, {"submitted_ms": 1}, "kind"),
+        ({"submitted_ms": 1}, {}, "submitted"),
+    ],
+)
+def test_of_two_p0_that_cannot_both_run_the_loser_learns_the_rival_and_its_rank_factor(
+    first: dict[str, Any], second: dict[str, Any], factor: str
+) -> None:
+    queued = (
+        job("wins", group(8), klass=P0, user="u1", **first),
+        job("loses", group(8), klass=P0, user="u2", **second),
+    )
+    numbers = decide(snapshot(pools=(pool(nodes(1, 8)),), queued=queued)).waits["loses"].why.numbers
+    assert (numbers["rival"], numbers["rival_class"], numbers["rank_factor"]) == ("wins", "P0", factor)
 
 
 def test_chunks_of_an_array_are_answered_one_by_one() -> None:
