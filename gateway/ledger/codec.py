@@ -46,11 +46,6 @@ def body_digest(spec: JobSpec) -> bytes:
     return hashlib.sha256(dumps(spec.model_dump(mode="json")).encode("utf-8", "surrogatepass")).digest()
 
 
-def spec_json(spec: JobSpec) -> str:
-    """The spec as it is stored: whole, so that a later default changes no accepted job."""
-    return dumps(spec.model_dump(mode="json"))
-
-
 def request_of(spec: JobSpec) -> Request:
     """The flat request of a spec. ValueError names the field that cannot be read."""
     groups = [

@@ -27,7 +27,8 @@ from workflows.store import CommitReport, Cycle, FencedError
 _PROVE: Final = text("UPDATE arbiter SET beat = now() WHERE id = 1 AND epoch = :epoch RETURNING epoch")
 _LOCK_JOBS = text(
     """
-    SELECT id, tenant_id, klass, state, version, attempts, request, array_size, want_cancel OR want_hold AS withheld
+    SELECT id, tenant_id, klass, state, version, attempts, array_size, want_cancel OR want_hold AS withheld,
+        CASE WHEN id = ANY(:whole) THEN request END AS request
     FROM jobs WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     """
 )
@@ -44,8 +45,8 @@ _LOCK_ACCOUNTS = text(
 )
 _WAIT = text(
     """
-    UPDATE jobs SET pending = CAST(w.pending AS jsonb)
-    FROM unnest(CAST(:ids AS uuid[]), CAST(:versions AS int[]), CAST(:pendings AS text[])) AS w(id, version, pending)
+    UPDATE jobs SET pending = w.pending
+    FROM jsonb_to_recordset(CAST(:waits AS jsonb)) AS w(id uuid, version int, pending jsonb)
     WHERE jobs.id = w.id AND jobs.version = w.version AND jobs.state IN ('QUEUED', 'ADMITTED', 'RUNNING')
     RETURNING jobs.id
     """
@@ -123,7 +124,7 @@ def _lock(session: Session, plan: Plan, waits: Mapping[UUID, Wait]) -> _Locked:
     attempts = {wish.attempt for act in plan.acts for wish in _wishes(act)}
     locked = _Locked()
     if jobs:
-        rows = session.execute(_LOCK_JOBS, {"ids": sorted(jobs)}).mappings()
+        rows = session.execute(_LOCK_JOBS, {"ids": list(jobs), "whole": list(admitted)}).mappings()
         locked.jobs = {row["id"]: LockedJob(**row) for row in rows}
     if attempts:
         locked.attempts = set(session.execute(_LOCK_ATTEMPTS, {"ids": sorted(attempts)}).scalars())
@@ -194,14 +195,8 @@ def _write_waits(session: Session, waits: Mapping[UUID, Wait], locked: _Locked, 
     mine = {job_id: wait for job_id, wait in waits.items() if job_id in locked.jobs}
     if not mine:
         return 0
-    written = session.execute(
-        _WAIT,
-        {
-            "ids": list(mine),
-            "versions": [wait.version for wait in mine.values()],
-            "pendings": [dumps(_pending(wait)) for wait in mine.values()],
-        },
-    ).scalars()
+    rows = [{"id": str(job_id), "version": wait.version, "pending": _pending(wait)} for job_id, wait in mine.items()]
+    written = session.execute(_WAIT, {"waits": dumps(rows)}).scalars()
     count = 0
     for job_id in written:
         wait = mine[job_id]

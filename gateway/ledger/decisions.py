@@ -27,11 +27,10 @@ class Decided:
 _INSERT = text(
     """
     INSERT INTO decisions (at, epoch, job_id, attempt_id, kind, token, data, applied, snapshot, now_ms, policy, config)
-    SELECT now(), :epoch, d.job_id, d.attempt_id, d.kind, d.token, CAST(d.data AS jsonb), d.applied, :snapshot, :now_ms,
-        :policy, :config
-    FROM unnest(CAST(:jobs AS uuid[]), CAST(:attempts AS text[]), CAST(:kinds AS text[]), CAST(:tokens AS text[]),
-        CAST(:datas AS text[]), CAST(:applieds AS boolean[]))
-        WITH ORDINALITY AS d(job_id, attempt_id, kind, token, data, applied, n)
+    SELECT now(), :epoch, d.job_id, d.attempt_id, d.kind, d.token, d.data, d.applied, :snapshot, :now_ms, :policy,
+        :config
+    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS d(n int, job_id uuid, attempt_id text, kind text, token text,
+        data jsonb, applied boolean)
     ORDER BY d.n
     """
 )
@@ -49,13 +48,18 @@ def record(
             "now_ms": now_ms,
             "policy": policy,
             "config": config,
-            "jobs": [one.job_id for one in decided],
-            "attempts": [one.attempt_id for one in decided],
-            "kinds": [one.kind for one in decided],
-            "tokens": [one.why.token for one in decided],
-            "datas": [
-                dumps({"numbers": dict(one.why.numbers), "remedy": one.why.remedy, **one.data}) for one in decided
-            ],
-            "applieds": [one.applied for one in decided],
+            "rows": dumps([_row(n, one) for n, one in enumerate(decided)]),
         },
     )
+
+
+def _row(n: int, one: Decided) -> dict[str, Any]:
+    return {
+        "n": n,
+        "job_id": None if one.job_id is None else str(one.job_id),
+        "attempt_id": one.attempt_id,
+        "kind": one.kind,
+        "token": one.why.token,
+        "data": {"numbers": dict(one.why.numbers), "remedy": one.why.remedy, **one.data},
+        "applied": one.applied,
+    }

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger.codec import body_digest, dumps, request_of, spec_json
+from gateway.ledger.codec import body_digest, dumps, request_of
 from tidegate.wire.spec import JobSpec
 
 __all__ = ["KeyConflictError", "NewJob", "SubmitResult", "body_digest", "submit", "submit_many"]
@@ -48,26 +48,23 @@ class NewJob:
 _JOB_COLUMNS = """id, tenant_id, principal, name, kind, klass, spec, request, labels, state, reason, message, version,
         attempts, failures, preemptions, revocations, no_progress, want_cancel, want_hold, want_checkpoint, array_size,
         array_ended, array_failed, submitted_at"""
-_JOB_REST = "'QUEUED', '', '', 1, 0, 0, 0, 0, 0, false, false, 0, CAST(new.array_size AS int), 0, 0, now()"
+_JOB_REST = "'QUEUED', '', '', 1, 0, 0, 0, 0, 0, false, false, 0, new.array_size, 0, 0, now()"
 
 # A key that is taken makes the whole statement do nothing: no job, no event, no wake-up.
 _SUBMIT = text(
     f"""
     WITH new AS (
-        SELECT * FROM unnest(
-            CAST(:ids AS uuid[]), CAST(:names AS text[]), CAST(:kinds AS text[]), CAST(:klasses AS text[]),
-            CAST(:specs AS text[]), CAST(:requests AS text[]), CAST(:labels AS text[]), CAST(:array_sizes AS int[]),
-            CAST(:keys AS text[]), CAST(:digests AS bytea[])
-        ) WITH ORDINALITY AS t(id, name, kind, klass, spec, request, labels, array_size, key, digest, n)
+        SELECT * FROM jsonb_to_recordset(CAST(:jobs AS jsonb)) AS t(n int, id uuid, name text, kind text, klass text,
+            spec jsonb, request jsonb, labels jsonb, array_size int, key text, digest text)
     ), kept AS (
         INSERT INTO idempotency_keys (tenant_id, key, body_digest, job_id, created_at)
-        SELECT :tenant_id, key, digest, id, now() FROM new WHERE key IS NOT NULL ORDER BY key
+        SELECT :tenant_id, key, decode(digest, 'hex'), id, now() FROM new WHERE key IS NOT NULL ORDER BY key
         ON CONFLICT DO NOTHING
         RETURNING job_id
     ), made AS (
         INSERT INTO jobs ({_JOB_COLUMNS})
-        SELECT new.id, :tenant_id, :principal, new.name, new.kind, new.klass, CAST(new.spec AS jsonb),
-            CAST(new.request AS jsonb), CAST(new.labels AS jsonb), {_JOB_REST}
+        SELECT new.id, :tenant_id, :principal, new.name, new.kind, new.klass, new.spec,
+            new.request, new.labels, {_JOB_REST}
         FROM new WHERE new.key IS NULL OR new.id IN (SELECT job_id FROM kept) ORDER BY new.n
         RETURNING id
     ), told AS (
@@ -110,7 +107,9 @@ def submit_many(
     """All or none, in order; the caller commits. Jobs whose key is known are answered with what it made."""
     made = {
         row[0]
-        for row in session.execute(_SUBMIT, {"tenant_id": tenant_id, "principal": principal, **_columns(jobs)}).all()
+        for row in session.execute(
+            _SUBMIT, {"tenant_id": tenant_id, "principal": principal, "jobs": dumps(_rows(jobs))}
+        ).all()
     }
     known: dict[str, tuple[bytes, UUID]] = {}
     if len(made) < len(jobs):
@@ -130,16 +129,20 @@ def _result(job: NewJob, made: set[UUID], known: dict[str, tuple[bytes, UUID]]) 
     return SubmitResult(job_id, replayed=True)
 
 
-def _columns(jobs: Sequence[NewJob]) -> dict[str, list[object]]:
-    return {
-        "ids": [job.job_id for job in jobs],
-        "names": [job.spec.name for job in jobs],
-        "kinds": [job.spec.kind.value for job in jobs],
-        "klasses": [job.spec.priority.value for job in jobs],
-        "specs": [spec_json(job.spec) for job in jobs],
-        "requests": [dumps(request_of(job.spec)) for job in jobs],
-        "labels": [dumps(job.spec.labels) for job in jobs],
-        "array_sizes": [job.spec.array.indexes if job.spec.array else None for job in jobs],
-        "keys": [job.key for job in jobs],
-        "digests": [job.digest for job in jobs],
-    }
+def _rows(jobs: Sequence[NewJob]) -> list[dict[str, object]]:
+    return [
+        {
+            "n": n,
+            "id": str(job.job_id),
+            "name": job.spec.name,
+            "kind": job.spec.kind.value,
+            "klass": job.spec.priority.value,
+            "spec": job.spec.model_dump(mode="json"),
+            "request": request_of(job.spec),
+            "labels": job.spec.labels,
+            "array_size": job.spec.array.indexes if job.spec.array else None,
+            "key": job.key,
+            "digest": job.digest.hex(),
+        }
+        for n, job in enumerate(jobs)
+    ]

@@ -15,7 +15,7 @@ from policies.vocabulary import Reason
 from tests.unit.store.world import Gate, rows, scalar, write
 
 JOBS = 24
-SETTINGS = PolicySettings(backoff_base_ms=1, backoff_cap_ms=1, cool_down_ms=0)
+SETTINGS = PolicySettings(cool_down_ms=0)
 
 
 def arbitrate(gate: Gate, over: threading.Event) -> None:

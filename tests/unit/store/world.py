@@ -14,6 +14,7 @@ from gateway.ledger.store import PostgresStore
 from gateway.ledger.submit import submit
 from gateway.ledger.wishes import WishResult
 from policies.decisions import Act, Admit, Plan, Preempt, Why
+from policies.settings import PolicySettings
 from policies.snapshot import LiveAttempt, Node, Placed, QueuedJob, Resources
 from policies.vocabulary import AttemptState, Reason, StopCause
 from tests.builders.ledger import FLAVOR, GPU, POOL, World
@@ -62,13 +63,17 @@ def add_tenant(engine: Engine, path: str) -> int:
         )
 
 
+AT_ONCE = PolicySettings(backoff_base_ms=1, backoff_cap_ms=1, refused_delay_ms=1)
+"""Nobody waits between two attempts."""
+
+
 class Gate:
     """A store over a small estate: one pool of two nodes with eight H100 each, and whatever tenants a test names."""
 
     def __init__(self, engine: Engine, url: str) -> None:
         self.engine = engine
         self.world = World(engine, price=2_000_000)
-        self.store = PostgresStore(engine, url, PlainSettings())
+        self.store = PostgresStore(engine, url, PlainSettings(), policy=AT_ONCE)
         self.tenants: dict[str, int] = {}
         node = Resources(8 * GPU, 64_000, 512 << 30, 1 << 40)
         self.store.capacity("b", [PoolCapacity(POOL, (Node("n1", node), Node("n2", node)), datetime.now(UTC))])
