@@ -31,11 +31,12 @@ class Access:
 def access(url: str | None = None, token: str | None = None, env: Mapping[str, str] | None = None) -> Access:
     """What to call and with which token. ConfigError says what is wrong and where to mend it."""
     env = os.environ if env is None else env
-    saved = _config_file(config_path(env)) if url is None or token is None else {}
-    found = url or env.get("TIDEGATE_URL") or str(saved.get("url") or DEFAULT_URL)
+    found = url or env.get("TIDEGATE_URL")
     secret = token or env.get("TIDEGATE_TOKEN") or _from_file(env.get("TIDEGATE_TOKEN_FILE"))
-    if not secret:
-        secret = str(saved.get("token") or "") or _from_file(saved.get("token_file"))
+    # The file is opened only for what is still missing: a pipeline that says both needs no home folder in order.
+    saved = {} if found and secret else _config_file(config_path(env))
+    found = found or str(saved.get("url") or DEFAULT_URL)
+    secret = secret or str(saved.get("token") or "") or _from_file(saved.get("token_file"))
     return Access(_checked_url(found), SecretStr(_checked_token(secret)) if secret else None)
 
 

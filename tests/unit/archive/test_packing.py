@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -173,3 +174,23 @@ def test_the_unpacker_needs_the_standard_library_alone_and_reads_as_python_3_9(m
             continue
         for root in roots:
             assert root.partition(".")[0] in sys.stdlib_module_names or root == "tidegate.archive.tar", root
+
+
+def test_python_3_9_unpacks_and_refuses(tmp_path: Path) -> None:
+    """The oldest Python of users' images, where this machine has one."""
+    python = shutil.which("python3.9") or shutil.which(
+        "python3.9", path=str(Path.home() / ".pyenv/versions/3.9.18/bin")
+    )
+    if python is None:
+        pytest.skip("no python3.9 on this machine; the syntax is checked by the test above")
+    packed = pack(tree(tmp_path / "in", {"a/b.py": "b"}), tmp_path / "a.tgz")
+    hostile = archive(tmp_path / "b.tgz", entry("../evil"))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "jail").mkdir()
+    command = [python, "-m", "tidegate.archive.unpack"]
+    root = Path(__file__).parents[3]
+    good = subprocess.run([*command, packed.path, tmp_path / "out", packed.sha256], cwd=root, check=False)
+    bad = subprocess.run([*command, hostile, tmp_path / "jail"], cwd=root, check=False, capture_output=True)
+    assert (good.returncode, bad.returncode) == (0, 65)
+    assert (tmp_path / "out" / "a" / "b.py").read_text() == "b"
+    assert b"leads out" in bad.stderr

@@ -34,6 +34,11 @@ def test_arguments_come_before_the_environment_and_that_before_the_file(tmp_path
     assert token_of(env, token="given") == "given"
 
 
+def test_the_file_is_not_opened_when_the_environment_says_it_all(tmp_path: Path) -> None:
+    env = saved(tmp_path, "token: [broken", mode=0o644)
+    assert token_of(env | {"TIDEGATE_URL": "https://x", "TIDEGATE_TOKEN": "t"}) == "t"
+
+
 def test_a_token_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{SECRET}\n")
     assert token_of({"HOME": str(tmp_path), "TIDEGATE_TOKEN_FILE": str(tmp_path / "token")}) == SECRET
