@@ -122,7 +122,7 @@ class World:
     ) -> Try:
         """Take the lease and write the attempt as the arbiter's commit does; LimitExceeded as it comes."""
         with self.session() as session, session.begin():
-            job = session.execute(select(JobRow).where(text("id = :id")), {"id": job_id}).scalar_one()
+            job = session.get_one(JobRow, job_id, with_for_update={"key_share": True})
             count = job.attempts + 1 if number is None else number
             made = Try(job_id, attempt_id(job_id, count, columns.get("chunk")), uuid.uuid4())
             leases.take(
@@ -154,6 +154,7 @@ class World:
         """The attempt runs, and has run for so long: everything about it is moved into the past."""
         past = timedelta(seconds=for_s)
         with self.session() as session, session.begin():
+            session.execute(text("UPDATE jobs SET state = 'RUNNING' WHERE id = :id"), {"id": made.job_id})
             session.execute(
                 text(
                     "UPDATE attempts SET state = :state, created_at = now() - :past, started_at = now() - :past"
@@ -161,7 +162,6 @@ class World:
                 ),
                 {"state": AttemptState.RUNNING, "past": past, "id": made.attempt_id},
             )
-            session.execute(text("UPDATE jobs SET state = 'RUNNING' WHERE id = :id"), {"id": made.job_id})
             session.execute(
                 text(
                     "UPDATE leases SET created_at = now() - :past,"
