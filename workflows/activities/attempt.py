@@ -5,6 +5,7 @@ with the row as it is then. Every step is safe to repeat: launches by their key,
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -75,7 +76,11 @@ class AttemptActivities:
             if view is None or next_step(view) != step:
                 return _answer(view)
             problem = self._prepare(view, step.backend) or self._start(view, step.backend)
-            return problem or self._done(step.attempt_id)
+            if problem is not None:
+                return problem
+            # Not read again: all that can have changed meanwhile comes with a nudge, and one read a life is saved.
+            state = AttemptState.PENDING if view.state == AttemptState.RESERVED else view.state
+            return Done(view=replace(view, state=state, prepared=[step.backend], started=[step.backend]))
 
     @activity.defn(name="prepare")
     def prepare(self, step: Prepare) -> Done:
