@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.settings import HOUR_MS, MINUTE_MS
@@ -162,6 +162,7 @@ class Replay:
             self.now_ms = min(ends)
 
 
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(1, 50)), min_size=1, max_size=12),
     st.integers(6, 8),
