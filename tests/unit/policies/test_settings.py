@@ -38,6 +38,11 @@ def test_every_setting_is_read_by_some_policy(name: str) -> None:
     assert any(f"settings.{name}" in path.read_text() for path in readers)
 
 
+@pytest.mark.parametrize("name", [field.name for field in fields(PolicySettings)])
+def test_every_setting_is_documented(name: str) -> None:
+    assert f"| `{name}` |" in (POLICIES.parent / "docs" / "POLICIES.md").read_text()
+
+
 def one_victim(klass: PriorityClass = P1, **victim: Any) -> Snapshot:
     runs = live("v", placed({"n000": 8}), tenant="b", **victim)
     return snapshot(pools=(pool(nodes(1, 8)),), live=(runs,), queued=(job("wish", group(8), klass=klass),))
