@@ -189,10 +189,10 @@ def test_python_3_9_unpacks_and_refuses(tmp_path: Path) -> None:
     hostile = archive(tmp_path / "b.tgz", entry("../evil"))
     (tmp_path / "out").mkdir()
     (tmp_path / "jail").mkdir()
-    command = [python, "-m", "tidegate.archive.unpack"]
+    command = [str(python), "-m", "tidegate.archive.unpack"]
     root = Path(__file__).parents[3]
-    good = subprocess.run([*command, packed.path, tmp_path / "out", packed.sha256], cwd=root, check=False)
-    bad = subprocess.run([*command, hostile, tmp_path / "jail"], cwd=root, check=False, capture_output=True)
+    good = subprocess.run([*command, str(packed.path), str(tmp_path / "out"), packed.sha256], cwd=root, check=False)
+    bad = subprocess.run([*command, str(hostile), str(tmp_path / "jail")], cwd=root, check=False, capture_output=True)
     assert (good.returncode, bad.returncode) == (0, 65)
     assert (tmp_path / "out" / "a" / "b.py").read_text() == "b"
     assert b"leads out" in bad.stderr
