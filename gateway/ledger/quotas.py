@@ -36,7 +36,7 @@ def require_consistent(session: Session) -> None:
 
 
 def exclusive_capacity(session: Session) -> dict[tuple[str, Resource], int]:
-    """Per flavor and resource, over exclusive pools. A flavor with a pool that never reported is left out."""
+    """Per flavor and resource, over exclusive pools (none: 0). A flavor with one that never reported is left out."""
     found: dict[tuple[str, Resource], int] = {}
     for row in session.execute(_CAPACITY, {"exclusive": Tenure.EXCLUSIVE.value}):
         if not row.silent:
@@ -54,10 +54,16 @@ _QUOTAS = text(
 )
 _CAPACITY = text(
     """
-    SELECT pools.flavor, bool_or(pools.as_of IS NULL) AS silent,
-        coalesce(sum(nodes.accelerators * nodes.count), 0) AS accelerators,
-        coalesce(sum(nodes.cpus * nodes.count), 0) AS cpus, coalesce(sum(nodes.memory * nodes.count), 0) AS memory
-    FROM pools LEFT JOIN nodes ON nodes.pool = pools.name
-    WHERE pools.tenure = :exclusive GROUP BY pools.flavor
+    WITH held AS (
+        SELECT pools.flavor, pools.as_of IS NULL AS silent, nodes.accelerators * nodes.count AS accelerators,
+            nodes.cpus * nodes.count AS cpus, nodes.memory * nodes.count AS memory,
+            pools.tenure = :exclusive AS exclusive
+        FROM pools LEFT JOIN nodes ON nodes.pool = pools.name
+    )
+    SELECT flavor, bool_or(silent AND exclusive) AS silent,
+        coalesce(sum(accelerators) FILTER (WHERE exclusive), 0) AS accelerators,
+        coalesce(sum(cpus) FILTER (WHERE exclusive), 0) AS cpus,
+        coalesce(sum(memory) FILTER (WHERE exclusive), 0) AS memory
+    FROM held GROUP BY flavor
     """
 )
