@@ -28,7 +28,7 @@ from workflows.steps import AbortAll, Launch, SendStop
 
 DAY_MS = 86_400_000
 SERVER = Path(sys.executable).parent / "temporal-test-server"
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)  # ten thousand turns of the loop, on however busy a machine
 
 
 class Script:

@@ -21,6 +21,7 @@ from tests.builders.ledger import POOL
 from tests.fakes.backend import FakeBackend
 from tests.fakes.cluster import FakeCluster, equal_nodes
 from tests.unit.store.world import Gate, rows, write
+from workflows.activities.reconciler import ReconcilerActivity
 from workflows.recover import recover
 from workflows.worker import connect, serve
 
@@ -190,6 +191,26 @@ def test_a_user_cancels_what_runs(whole: Any) -> None:
             await on.attempt_runs(job)
             on.gate.wish(wishes.cancel, job)
             await on.job_is(job, "CANCELLED")
+
+    whole(scene)
+
+
+def test_an_attempt_that_lost_its_workflow_gets_another(whole: Any) -> None:
+    async def scene(on: Running) -> None:
+        on.gate.tenant("acme")
+        client = await connect(on.address, "default")
+        reconciler = ReconcilerActivity(on.gate.store, on.backends, client)
+        async with on.worker():
+            job, other = on.gate.submit("acme"), on.gate.submit("acme")
+            attempt, _ = await on.attempt_runs(job), await on.attempt_runs(other)
+            await client.get_workflow_handle(attempt).terminate("as if Temporal had forgotten it")
+            found: list[str] = []
+            while not found:  # the listing lags behind; a later pass finds it (the scene's own timeout ends this)
+                found = await reconciler.restart_orphans(older_than_s=0)
+            assert found == [attempt]
+            on.cluster.finish(attempt)
+            await on.job_is(job, "SUCCEEDED")
+            assert on.cluster.launches[attempt].starts == 1
 
     whole(scene)
 

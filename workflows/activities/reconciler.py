@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 ZOMBIE_AFTER_S: Final = 60  # at least; a launch whose row is not committed yet is not a zombie
 ORPHANED_AFTER_S: Final = 60
 AT_ONCE: Final = 16
+_OPEN: Final = "ExecutionStatus = 'Running' AND WorkflowType = 'attempt'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,10 @@ class ReconcilerActivity:
     async def restart_orphans(self, older_than_s: int = ORPHANED_AFTER_S) -> list[str]:
         """Live attempts whose workflow is not open get a start row; their ids."""
         candidates = await asyncio.to_thread(self._store.without_workflow, older_than_s)
+        if candidates:
+            # Listing costs a call per thousand; it may lag, so that only what it misses is asked for one by one.
+            listed = {found.id async for found in self._client.list_workflows(_OPEN, page_size=1000)}
+            candidates = [attempt_id for attempt_id in candidates if attempt_id not in listed]
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def orphaned(attempt_id: str) -> bool:
