@@ -6,7 +6,7 @@ Elsewhere every call means a new job, and the key is random.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidegate.client.calls import new_key
@@ -23,11 +23,11 @@ _STEPS: Final = (
 )
 
 
-def default_key(spec: JobSpec, env: Mapping[str, str]) -> str:
-    """A key for this submit. `spec` has its code archive's digest, so other code is another job."""
+def default_key(specs: Sequence[JobSpec], env: Mapping[str, str]) -> str:
+    """A key for this submit. The specs have their code archives' digests, so other code is another job."""
     for names in _STEPS:
         if env.get(names[0]):
             step = "\0".join(f"{name}={env.get(name, '')}" for name in names)
-            content = spec.model_dump_json(exclude_unset=True)
+            content = "\0".join(spec.model_dump_json(exclude_unset=True) for spec in specs)
             return "ci-" + hashlib.sha256(f"{step}\0{content}".encode()).hexdigest()[:40]
     return new_key()

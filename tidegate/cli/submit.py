@@ -67,11 +67,11 @@ def submit(
 
 def _submit_all(client: Client, specs: list[JobSpec], key: str | None) -> list[Submitted]:
     if len(specs) == 1:
-        return [client.submit(specs[0], key=key or default_key(specs[0], os.environ))]
+        return [client.submit(specs[0], key=key or default_key(specs, os.environ))]
     made: list[Submitted] = []
     for start in range(0, len(specs), BATCH):
         part = specs[start : start + BATCH]
-        part_key = f"{key}/{start}" if key else default_key(part[0], os.environ)
+        part_key = f"{key}/{start}" if key else default_key(part, os.environ)
         made.extend(client.submit_batch(part, key=part_key).jobs)
     return made
 
@@ -132,7 +132,7 @@ def run(
     with watching.reporting(view), gate(context) as client:
         spec = _changed(_only(read_jobs(file), file), tenant, name, env, label)
         spec = with_code(client, [spec], file)[0]
-        job = client.submit(spec, key=key or default_key(spec, os.environ))
+        job = client.submit(spec, key=key or default_key([spec], os.environ))
         if not wait:
             output.print_json(job) if as_json else output.show(job.id)
             return

@@ -22,12 +22,13 @@ def test_every_submit_is_a_job_of_its_own_unless_a_key_says_otherwise(gate: Fake
 
 
 def test_rs_01_a_pipeline_step_that_starts_again_finds_its_job() -> None:
-    assert default_key(SPEC, GITHUB) == default_key(SPEC, dict(GITHUB))
+    assert default_key([SPEC], GITHUB) == default_key([SPEC], dict(GITHUB))
     for name in GITHUB:
-        assert default_key(SPEC, GITHUB) != default_key(SPEC, GITHUB | {name: "other"}), name
-    assert default_key(SPEC, GITHUB) != default_key(SPEC.model_copy(update={"workdir": "0" * 64}), GITHUB)
-    assert default_key(SPEC, {"CI_JOB_ID": "7"}) == default_key(SPEC, {"CI_JOB_ID": "7"})
-    assert default_key(SPEC, {}) != default_key(SPEC, {})
+        assert default_key([SPEC], GITHUB) != default_key([SPEC], GITHUB | {name: "other"}), name
+    assert default_key([SPEC], GITHUB) != default_key([SPEC.model_copy(update={"workdir": "0" * 64})], GITHUB)
+    assert default_key([SPEC], GITHUB) != default_key([SPEC, SPEC], GITHUB)
+    assert default_key([SPEC], {"CI_JOB_ID": "7"}) == default_key([SPEC], {"CI_JOB_ID": "7"})
+    assert default_key([SPEC], {}) != default_key([SPEC], {})
 
 
 def test_the_code_folder_is_relative_to_the_job_file_and_sent_before_the_job(
