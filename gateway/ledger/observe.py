@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from backends.types import Capabilities, Observation, Phase, PoolCapacity
 from gateway.ledger import outbox
 from gateway.ledger.codec import dumps, plain, to_ms
+from policies.vocabulary import Pending
 
 FRESH_MS: Final = 30_000  # an unchanged observation is written again only when the last one is so old
 _ORDER: Final[Mapping[str, int]] = {
@@ -38,6 +39,17 @@ _APPEND = text(
     INSERT INTO observations (at, attempt_id, backend, phase, data)
     SELECT now(), o.id, :backend, o.phase, CAST(o.data AS jsonb)
     FROM unnest(CAST(:ids AS text[]), CAST(:phases AS text[]), CAST(:datas AS text[])) AS o(id, phase, data)
+    """
+)
+# A hint for people: a job's row in other hands is left alone, since jobs are locked before attempts everywhere else.
+_WAITS_THERE = text(
+    """
+    UPDATE jobs SET pending = w.pending
+    FROM jsonb_to_recordset(CAST(:waits AS jsonb)) AS w(attempt text, pending jsonb)
+    JOIN attempts ON attempts.id = w.attempt
+    WHERE jobs.id = attempts.job_id AND jobs.id IN (
+        SELECT id FROM jobs WHERE state = 'ADMITTED' AND id IN (SELECT job_id FROM attempts WHERE id = ANY(:ids))
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
     """
 )
 _ANSWERED = text(
@@ -100,7 +112,25 @@ def store(session: Session, backend: str, observations: Sequence[Observation]) -
             },
         )
         outbox.add(session, outbox.NUDGE, nudged)
+        _say_where_it_waits(session, backend, told)
     return len(nudged)
+
+
+def _say_where_it_waits(session: Session, backend: str, told: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
+    waits = {key: data["waiting"] for key, phase, data in told if phase == Phase.PENDING and data["waiting"]}
+    if waits:
+        rows = [{"attempt": key, "pending": _pending(backend, why)} for key, why in waits.items()]
+        session.execute(_WAITS_THERE, {"waits": dumps(rows), "ids": list(waits)})
+
+
+def _pending(backend: str, why: str) -> dict[str, Any]:
+    return {
+        "token": Pending.WAITING_IN_BACKEND.value,
+        "numbers": {"backend": backend, "reason": why[:200]},
+        "remedy": f"{backend} starts it when it can; past its time limit there it is placed elsewhere",
+        "blocker": "",
+        "starts_at": None,
+    }
 
 
 def _newer(before: Mapping[str, Any] | None, one: Observation) -> bool:

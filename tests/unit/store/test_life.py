@@ -389,3 +389,16 @@ def test_ql_02_what_a_backend_replays_after_a_restart_brings_nothing_back_to_lif
     assert not gate.ends(attempts[2]).first  # the old owner wakes: its release is a no-op
     assert gate.world.held(gate.tenants["acme"]) == 0
     assert check(gate.engine) == []
+
+
+def test_a_job_says_what_the_backend_lets_it_wait_for_until_it_runs(gate: Gate) -> None:
+    gate.tenant("acme")
+    job = gate.submit("acme")
+    gate.store.take_epoch("me")
+    attempt = gate.admit(job)
+    gate.store.mark(attempt, AttemptState.PENDING)
+    gate.store.observe("b", [Observation(Handle("b", attempt), Phase.PENDING, datetime.now(UTC), waiting="Priority")])
+    pending = gate.job(job).pending
+    assert (pending["token"], pending["numbers"]) == ("WaitingInBackend", {"backend": "b", "reason": "Priority"})
+    gate.store.mark(attempt, AttemptState.RUNNING)
+    assert gate.job(job).pending is None
