@@ -28,7 +28,7 @@ from backends.local.metadata import Facts, serve
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
-TICK_S: Final = 0.05
+TICK_S: Final = 0.1
 AGENT_READY_S: Final = 15.0
 IDLE_CHECK_S: Final = 1.0
 KILL_S: Final = 5.0
@@ -72,7 +72,8 @@ class Instance:
         finally:
             ended_at = time.time()  # when it was lost, not when we had buried it
             kill_below(os.getpid())
-            self._record(state="ended", ended_at=ended_at, why=why)
+            with contextlib.suppress(FileNotFoundError):
+                self._record(state="ended", ended_at=ended_at, why=why)
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.asked_to_end = True
@@ -111,6 +112,8 @@ class Instance:
                 return "agent_died"
             if self.asked_to_end or (self.folder / "end.json").exists():
                 return "asked"
+            if not (self.folder / "instance.json").exists():
+                return "forgotten"  # Nobody can find us again.
             self._take_orders()
             interruption = self.state["interruption"]
             if interruption is not None and time.time() >= interruption["deadline"]:
@@ -217,7 +220,7 @@ def kill_below(root: int) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0] != 0:
                 pass
-        time.sleep(TICK_S / 5)
+        time.sleep(TICK_S / 10)
 
 
 def _send(pids: set[int], number: int) -> None:

@@ -2,7 +2,9 @@
 
 import http.client
 import os
+import re
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,11 +20,12 @@ from typing import Any, Final
 from backends.errors import BackendError, NoCapacity, OutcomeUnknown, Refused
 from backends.local.client import Files
 from backends.local.config import LocalPool
-from backends.local.files import Identity, alive, mtime_ns, read_json, write_json
+from backends.local.files import Identity, alive, identity, mtime_ns, read_json, write_json
 from backends.local.instance import ask
 from backends.local.records import InstanceView, Record
 from policies.vocabulary import CapacityType, Reason
 
+INSTANCE_NAME: Final = re.compile(r"i-[0-9a-f]{12}")
 LOOK_S: Final = 0.01
 MOST_AT_ONCE: Final = 16
 SOCKET_BYTES: Final = 100  # a Unix socket's path ends at 107
@@ -162,13 +165,14 @@ class Machines:
         return sorted(entry.name for entry in self.root.iterdir())
 
     def sweep(self, instance: InstanceView) -> None:
-        """Kill what a dead instance left: processes whose environment names its folder, which no other has."""
-        mark = f"{instance.folder}/".encode()
+        """Kill what a dead instance left behind: members of that very instance, told by `belongs` and by nothing less."""
         for entry in os.scandir("/proc"):
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
+            if entry.name.isdigit():
                 with suppress(OSError):
-                    if mark in Path(f"/proc/{entry.name}/environ").read_bytes():
-                        os.kill(int(entry.name), 9)
+                    who = identity(int(entry.name))
+                    environment = Path(f"/proc/{entry.name}/environ").read_bytes()
+                    if belongs(environment, self.root, instance.id) and who is not None and alive(who):
+                        os.kill(who.pid, signal.SIGKILL)
 
     @staticmethod
     def _whole(state: Mapping[str, Any]) -> bool:
@@ -210,6 +214,18 @@ class Machines:
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/", start_new_session=True
             )
         threading.Thread(target=child.wait, name=f"collect-{folder.name}", daemon=True).start()
+
+
+def belongs(environment: bytes, instances: Path, instance: str) -> bool:
+    """Whether a process with this environment is a member of the instance: its notice file lies in the agent's folder.
+
+    The name must be one that we make (48 random bits): an empty or short one would fit strangers, and they would be
+    killed.
+    """
+    if not INSTANCE_NAME.fullmatch(instance):
+        return False
+    mark = b"TIDEGATE_NOTICE_FILE=" + os.fsencode(instances / instance / "agent" / "members") + b"/"
+    return any(variable.startswith(mark) for variable in environment.split(b"\0"))
 
 
 def _short_folder(root: Path) -> Path:
