@@ -135,11 +135,12 @@ def _next(chunks: Iterator[LogChunk]) -> LogChunk | None:
 async def _stream(request: Request, hub: Hub, chunks: Iterator[LogChunk]) -> AsyncIterator[bytes]:
     """Whole lines, or what is there when it goes quiet; the id of an event is the byte behind it."""
     quiet = streams.Quiet()
-    pending, last = b"", None
+    pending, last, over = b"", None, False
     try:
         while not hub.closing and not await request.is_disconnected():
             chunk = await hub.follow(_next, chunks)
             if chunk is None:
+                over = True
                 break
             last = chunk
             pending += chunk.data
@@ -154,7 +155,8 @@ async def _stream(request: Request, hub: Hub, chunks: Iterator[LogChunk]) -> Asy
                 yield streams.PING
         if pending and last is not None:
             yield _message(last, pending, last.offset)
-        yield streams.message("{}", event="end", event_id=last.offset if last else 0)
+        if over:  # not because this process leaves: then the reader comes again
+            yield streams.message("{}", event="end", event_id=last.offset if last else 0)
     except BackendError as error:
         problem = _unavailable(error)
         yield streams.message(
