@@ -46,7 +46,8 @@ class Databases:
 @contextlib.contextmanager
 def databases(run: str) -> Iterator[Databases]:
     """The server of this run (`run` is equal in all its workers)."""
-    folder = Path(tempfile.gettempdir()) / f"tidegate-tests-{os.getuid()}-{run}"
+    folder = _folder(run)
+    _sweep()
     folder.mkdir(exist_ok=True)
     users = folder / "users"
     with _counted(users, +1):
@@ -61,6 +62,22 @@ def databases(run: str) -> Iterator[Databases]:
                 if server.data_dir.parent != folder:
                     shutil.rmtree(server.data_dir, ignore_errors=True)
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder(run: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"tidegate-tests-{os.getuid()}-{run}"
+
+
+def _sweep() -> None:
+    """End what runs that were killed have left: their folders carry the pid of a process that is no more."""
+    for folder in _folder("").parent.glob(f"{_folder('').name}*"):
+        run = folder.name.rpartition("-")[2]
+        if run.isdigit() and len(run) < 10 and not Path(f"/proc/{run}").exists():
+            pid_file = folder / "data" / "postmaster.pid"
+            with contextlib.suppress(OSError, ValueError):
+                pid = int(pid_file.read_text().split("\n", 1)[0])
+                postgres.EmbeddedPostgres(folder / "data", folder / "data", pid, "").stop()  # checks whose pid it is
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
