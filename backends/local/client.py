@@ -45,7 +45,7 @@ class Files:
     def __init__(self, name: str, config: LocalConfig) -> None:
         self.name = name
         self.config = config
-        self.root = config.state_dir
+        self.root = config.state_dir.absolute()  # instances have another working folder
         self._known: dict[str, tuple[int, tuple[LaunchRequest, float, int | None]]] = {}
 
     def open(self) -> None:

@@ -165,7 +165,7 @@ class Machines:
         return sorted(entry.name for entry in self.root.iterdir())
 
     def sweep(self, instance: InstanceView) -> None:
-        """Kill what a dead instance left behind: members of that very instance, told by `belongs` and by nothing less."""
+        """Kill what a dead instance left behind: members of that very instance, as `belongs` tells them."""
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
                 with suppress(OSError):

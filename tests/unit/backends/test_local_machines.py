@@ -1,6 +1,7 @@
 """Instances as machines: they outlive us, they vanish whole, they are taken back with notice, they are not shared."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,7 +150,7 @@ def test_launches_live_on_when_the_process_that_made_them_is_killed(world: Local
     done = subprocess.run(
         [sys.executable, "-c", code, str(world.folder), request.key],
         cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
@@ -241,6 +242,19 @@ def test_an_idle_instance_ends_and_the_slot_takes_a_new_one(world: LocalWorld) -
     backend.start(again)
     until(backend, again, Phase.ENDED)
     backend.end_instances()
+
+
+def test_an_instance_whose_folder_was_removed_ends_because_nobody_can_find_it(
+    world: LocalWorld, backend: LocalBackend
+) -> None:
+    handle = running(backend, launch(world, Program.STAY))
+    inside = everybody(backend, handle)
+    (instance,) = backend.instances()
+    shutil.rmtree(instance.folder)
+    eventually(lambda: not any(alive(who) for who in inside.values()), what="all of the instance to be dead")
+    end = until(backend, handle, Phase.ENDED).end
+    assert end is not None
+    assert end.cause is Reason.NODE_LOST
 
 
 def test_without_isolation_a_second_tenant_is_refused_unless_they_trust_each_other(world: LocalWorld) -> None:
