@@ -8,15 +8,24 @@ from typing import Final
 
 TASK_QUEUE: Final = "tidegate"
 NUDGE: Final = "nudge"
+# Half of what the server suggests at most: one turn of the loop writes up to ten events (TP-02: below 10,240). Runs
+# whose input names no threshold replay with this one: never change it, give new runs another.
+MAX_EVENTS: Final = 4_000
 
 
 @dataclass(frozen=True)
 class AttemptRef:
-    """Which attempt; the workflow's whole input. `turn` counts its continue-as-news."""
+    """Which attempt; the workflow's whole input. `turn` counts its continue-as-news.
+
+    max_events: the run continues as new once its history is so long. It is part of the input, and not of the code, so
+    that a deploy with another threshold breaks no run that sleeps (TP-01).
+    """
 
     attempt_id: str
     turn: int = 0
     start_asked_ms: int | None = None  # when the last start was asked for: backend_wait_timeout runs from there
+    failures: int = 0  # tries in a row that changed nothing: the delay before the next one outlives a turn
+    max_events: int = MAX_EVENTS
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from workflows.activities.reconciler import ReconcilerActivity
 from workflows.activities.relay import Deliver, RelayActivity
 from workflows.flows.attempt import AttemptWorkflow
 from workflows.flows.duty import DutyWorkflow
-from workflows.messages import TASK_QUEUE, Duty
+from workflows.messages import MAX_EVENTS, TASK_QUEUE, Duty
 from workflows.store import Store
 
 log = logging.getLogger(__name__)
@@ -67,16 +67,17 @@ def build_worker(
     plan: Planner,
     deliver: Mapping[str, Deliver] | None = None,
     task_queue: str = TASK_QUEUE,
+    max_events: int = MAX_EVENTS,
 ) -> Worker:
     """A worker that is not running yet. `plan(snapshot, now_ms)` is the arbiter's decision; `deliver`: outbox kinds
-    beside start and nudge.
+    beside start and nudge; `max_events`: the threshold given to the attempts that are started from now on.
     """
     holder = f"{socket.gethostname()}:{os.getpid()}"
     attempts = AttemptActivities(store, backends)
     arbiter = ArbiterActivity(
         store, plan, holder=holder, idle_s=settings.cycle_idle_s, debounce_s=settings.cycle_debounce_ms / 1000
     )
-    relay = RelayActivity(store, client, task_queue=task_queue, more=deliver)
+    relay = RelayActivity(store, client, task_queue=task_queue, more=deliver, max_events=max_events)
     follower = FollowerActivity(store, backends, capacity_every_s=settings.capacity_every_s)
     reconciler = ReconcilerActivity(
         store, backends, client, every_s=settings.reconcile_every_s, accrue_every_s=settings.accrue_every_s
@@ -146,9 +147,12 @@ async def serve(
     stop: asyncio.Event,
     deliver: Mapping[str, Deliver] | None = None,
     task_queue: str = TASK_QUEUE,
+    max_events: int = MAX_EVENTS,
 ) -> None:
     """Work until `stop` is set: then no new tasks, GRACE_S for running steps, and the rest goes on elsewhere."""
-    worker = build_worker(client, store, backends, settings, plan=plan, deliver=deliver, task_queue=task_queue)
+    worker = build_worker(
+        client, store, backends, settings, plan=plan, deliver=deliver, task_queue=task_queue, max_events=max_events
+    )
     async with worker:
         duties = asyncio.create_task(keep_duties(client, backends, task_queue=task_queue))
         waiting = asyncio.create_task(stop.wait())

@@ -22,8 +22,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from policies.vocabulary import Reason
 from tests.builders.attempts import a_part, a_view, stopping
-from workflows.flows.attempt import MAX_EVENTS, AttemptWorkflow
-from workflows.messages import AttemptRef, AttemptView, Done, EndRequest, Settled
+from workflows.flows.attempt import AttemptWorkflow
+from workflows.messages import MAX_EVENTS, AttemptRef, AttemptView, Done, EndRequest, Settled
 from workflows.steps import AbortAll, Launch, SendStop
 
 DAY_MS = 86_400_000

@@ -16,7 +16,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from workflows.activities.turns import BEAT_EVERY_S, Turn
-from workflows.messages import NUDGE, TASK_QUEUE, AttemptRef, Duty
+from workflows.messages import MAX_EVENTS, NUDGE, TASK_QUEUE, AttemptRef, Duty
 from workflows.store import OutboxItem, Store
 
 log = logging.getLogger(__name__)
@@ -26,12 +26,14 @@ _DELIVERY_S: Final = 10
 Deliver = Callable[[OutboxItem], Awaitable[None]]
 
 
-async def start_attempt(client: Client, attempt_id: str, task_queue: str = TASK_QUEUE) -> bool:
+async def start_attempt(
+    client: Client, attempt_id: str, task_queue: str = TASK_QUEUE, *, max_events: int = MAX_EVENTS
+) -> bool:
     """Start the workflow of an attempt; False if it runs already. A closed id may be started again."""
     try:
         await client.start_workflow(
             "attempt",
-            AttemptRef(attempt_id),
+            AttemptRef(attempt_id, max_events=max_events),
             id=attempt_id,
             task_queue=task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
@@ -41,18 +43,20 @@ async def start_attempt(client: Client, attempt_id: str, task_queue: str = TASK_
     return True
 
 
-async def nudge_attempt(client: Client, attempt_id: str, task_queue: str = TASK_QUEUE) -> None:
+async def nudge_attempt(
+    client: Client, attempt_id: str, task_queue: str = TASK_QUEUE, *, max_events: int = MAX_EVENTS
+) -> None:
     """Signal the workflow of an attempt; one that is not there is started and reads the row by itself."""
     try:
         await client.get_workflow_handle(attempt_id).signal(NUDGE)
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
-        await start_attempt(client, attempt_id, task_queue)
+        await start_attempt(client, attempt_id, task_queue, max_events=max_events)
 
 
 class RelayActivity:
-    """`more`: deliveries of other kinds (webhooks), by kind."""
+    """`more`: deliveries of other kinds (webhooks), by kind. `max_events`: see AttemptRef."""
 
     def __init__(
         self,
@@ -62,12 +66,14 @@ class RelayActivity:
         task_queue: str = TASK_QUEUE,
         more: Mapping[str, Deliver] | None = None,
         idle_s: float = 1.0,
+        max_events: int = MAX_EVENTS,
     ) -> None:
         self._store = store
         self._client = client
         self._queue = task_queue
         self._more = dict(more or {})
         self._idle_s = idle_s
+        self._max_events = max_events
 
     @activity.defn(name="duty_relay")
     async def run(self, _duty: Duty) -> str:
@@ -115,9 +121,9 @@ class RelayActivity:
 
     async def _deliver(self, item: OutboxItem) -> None:
         if item.kind == "start":
-            await start_attempt(self._client, item.target, self._queue)
+            await start_attempt(self._client, item.target, self._queue, max_events=self._max_events)
         elif item.kind == "nudge":
-            await nudge_attempt(self._client, item.target, self._queue)
+            await nudge_attempt(self._client, item.target, self._queue, max_events=self._max_events)
         elif item.kind in self._more:
             await self._more[item.kind](item)
         else:

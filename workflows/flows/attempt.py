@@ -30,9 +30,8 @@ with workflow.unsafe.imports_passed_through():
         Wait,
     )
 
-# Half of what the server suggests at most: one turn of the loop writes up to ten events (TP-02: below 10,240).
-MAX_EVENTS: Final = 4_000
 _SLOWEST_S: Final = 60
+_SHORTEST_S: Final = 0.1
 _LOCAL: Final[dict[str, Any]] = {
     "start_to_close_timeout": timedelta(seconds=10),
     "schedule_to_close_timeout": timedelta(seconds=30),
@@ -71,11 +70,13 @@ class AttemptWorkflow:
     @workflow.run
     async def run(self, ref: AttemptRef) -> str:
         """Follow the attempt to its end."""
-        self._start_asked_ms = ref.start_asked_ms
+        self._start_asked_ms, self._failures = ref.start_asked_ms, ref.failures
         view: AttemptView | None = None
         before: Step | None = None
         heard = 0
         while True:
+            # Here, where every way leads by: wishes that come faster than they are carried out never let it wait.
+            await self._turn(ref)
             try:
                 if view is None:
                     # Counted before the row is read, and only then: a nudge that comes while a step runs may be about
@@ -92,7 +93,6 @@ class AttemptWorkflow:
                 if isinstance(step, Wait):
                     self._failures, before, view = 0, None, None
                     await self._pause(step.wake_after_s, heard)
-                    await self._turn(ref)
                     continue
                 # The same step again means that it changed nothing: each repetition waits longer.
                 repeated, before = step == before, step
@@ -107,7 +107,6 @@ class AttemptWorkflow:
             if repeated or done.retry_after_s > 0:
                 view = None
                 await self._slow_down(done.retry_after_s, heard)
-                await self._turn(ref)
 
     async def _load(self, attempt_id: str) -> AttemptView | None:
         loaded: AttemptView | None = await workflow.execute_local_activity(
@@ -144,12 +143,16 @@ class AttemptWorkflow:
         await self._pause(max(at_least_s, min(_SLOWEST_S, 0.5 * 2**self._failures)), heard, deaf_s=1.0)
 
     async def _pause(self, seconds: float, heard: int, deaf_s: float = 0.0) -> None:
-        """Until a nudge that came after `heard`, or the timer. A burst of nudges wakes a failing step once a second."""
+        """Until a nudge that came after `heard`, or the timer. A burst of nudges wakes a failing step once a second.
+
+        No delay is 0: that would start no timer, and a later jitter of the delay would then be one step more than the
+        history has (TP-01).
+        """
         if deaf_s:
-            await workflow.sleep(min(deaf_s, seconds))
+            await workflow.sleep(max(_SHORTEST_S, min(deaf_s, seconds)))
         try:
             await workflow.wait_condition(
-                lambda: self._nudges != heard, timeout=timedelta(seconds=max(0.0, seconds - deaf_s))
+                lambda: self._nudges != heard, timeout=timedelta(seconds=max(_SHORTEST_S, seconds - deaf_s))
             )
         except TimeoutError:
             return
@@ -157,7 +160,9 @@ class AttemptWorkflow:
     async def _turn(self, ref: AttemptRef) -> None:
         """Continue as new while the history is short. The new run reads the row, so no nudge is lost by the turn."""
         info = workflow.info()
-        if info.get_current_history_length() < MAX_EVENTS and not info.is_continue_as_new_suggested():
+        if info.get_current_history_length() < ref.max_events and not info.is_continue_as_new_suggested():
             return
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(AttemptRef(ref.attempt_id, ref.turn + 1, self._start_asked_ms))
+        workflow.continue_as_new(
+            replace(ref, turn=ref.turn + 1, start_asked_ms=self._start_asked_ms, failures=self._failures)
+        )
