@@ -5,7 +5,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, cast
 
 from temporalio.client import Client, WorkflowHandle
@@ -22,7 +22,7 @@ from workflows.activities.attempt import AttemptActivities
 from workflows.activities.follower import FollowerActivity
 from workflows.activities.relay import start_attempt
 from workflows.flows.attempt import AttemptWorkflow
-from workflows.messages import NUDGE, Duty
+from workflows.messages import MAX_EVENTS, NUDGE, Duty
 from workflows.store import Store
 
 DEADLINE_S = 20
@@ -31,9 +31,17 @@ DEADLINE_S = 20
 class Gate:
     """What a scenario plays with."""
 
-    def __init__(self, client: Client, queue: str, clusters: dict[str, FakeCluster]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        clusters: dict[str, FakeCluster],
+        threads: ThreadPoolExecutor,
+        runner: WorkflowRunner | None = None,
+    ) -> None:
         self.client = client
-        self.queue = queue
+        self.queue = f"test-{uuid.uuid4().hex[:8]}"
+        self.threads = threads
+        self.runner = runner or SandboxedWorkflowRunner()
         self.clusters = clusters
         self.backends: dict[str, Backend] = {name: FakeBackend(each, name=name) for name, each in clusters.items()}
         self.loop = asyncio.get_running_loop()
@@ -49,11 +57,30 @@ class Gate:
         except RPCError:
             return
 
-    async def run(self, *backends: str, state: str = "RESERVED", **fields: object) -> "Attempt":
-        """A new attempt at these backends, its workflow started."""
-        key = self.store.add(attempt_id(uuid.uuid4(), 1), backends or ("one",), state, **fields)
-        await start_attempt(self.client, key, self.queue)
+    async def run(
+        self,
+        *backends: str,
+        state: str = "RESERVED",
+        job: uuid.UUID | None = None,
+        number: int = 1,
+        max_events: int = MAX_EVENTS,
+        **fields: object,
+    ) -> "Attempt":
+        """An attempt (of a new job, unless one is named) at these backends, its workflow started."""
+        key = self.store.add(attempt_id(job or uuid.uuid4(), number), backends or ("one",), state, **fields)
+        await start_attempt(self.client, key, self.queue, max_events=max_events)
         return Attempt(self, key)
+
+    def worker(self) -> Worker:
+        """One more worker of this gate's queue."""
+        return Worker(
+            self.client,
+            task_queue=self.queue,
+            workflows=[AttemptWorkflow],
+            activities=AttemptActivities(cast("Store", self.store), self.backends).all(),
+            activity_executor=self.threads,
+            workflow_runner=self.runner,
+        )
 
 
 class Attempt:
@@ -62,6 +89,7 @@ class Attempt:
     def __init__(self, gate: Gate, key: str) -> None:
         self.gate = gate
         self.key = key
+        self.before: Attempt | None = None  # of the same job
         self.workflow: WorkflowHandle[AttemptWorkflow, str] = gate.client.get_workflow_handle(key)
 
     @property
@@ -97,31 +125,27 @@ def a_cluster(name: str, *, nodes: int = 4, pending: bool = False, stop_code: in
 
 
 @asynccontextmanager
-async def gate(address: str, *names: str, runner: WorkflowRunner | None = None, **cluster: Any) -> AsyncIterator[Gate]:
-    """A worker on a queue of its own and a follower per backend; all of it ends with the block."""
+async def gate(
+    address: str, *names: str, runner: WorkflowRunner | None = None, working: bool = True, **cluster: Any
+) -> AsyncIterator[Gate]:
+    """A worker on a queue of its own (unless not `working`: the test says when one does) and a follower per backend;
+    all of it ends with the block.
+    """
     client = await Client.connect(address)
     clusters = {name: a_cluster(name, **cluster) for name in names or ("one",)}
-    made = Gate(client, f"test-{uuid.uuid4().hex[:8]}", clusters)
-    store = cast("Store", made.store)
+    threads_of_activities = ThreadPoolExecutor(16)
+    made = Gate(client, clusters, threads_of_activities, runner)
     following = dict(made.backends)
-    follower = FollowerActivity(store, following, capacity_every_s=0.2)
+    follower = FollowerActivity(cast("Store", made.store), following, capacity_every_s=0.2)
     threads = [
         threading.Thread(target=follower.run, args=(Duty("follower", name),), name=f"follower-{name}")
         for name in clusters
     ]
-    with ThreadPoolExecutor(16) as pool:
-        worker = Worker(
-            client,
-            task_queue=made.queue,
-            workflows=[AttemptWorkflow],
-            activities=AttemptActivities(store, made.backends).all(),
-            activity_executor=pool,
-            workflow_runner=runner or SandboxedWorkflowRunner(),
-        )
+    with threads_of_activities:
         for thread in threads:
             thread.start()
         try:
-            async with worker:
+            async with made.worker() if working else nullcontext():
                 yield made
         finally:
             following.clear()  # a follower whose backend is gone leaves

@@ -39,6 +39,7 @@ class MemoryStore:
         self.settles = 0
         self.reads = 0
         self.failing_reads = 0
+        self.after_read: Callable[[AttemptView], None] = lambda _row: None  # play what happens just after a read
         self._nudge = nudge
         self._lock = threading.RLock()
 
@@ -47,7 +48,8 @@ class MemoryStore:
     def add(
         self, attempt_id: str, backends: Sequence[str] = ("one",), state: str = "RESERVED", **fields: object
     ) -> str:
-        row = AttemptView(attempt_id, attempt_id.split("-")[1], 1, state, 1, 0, backends=list(backends))
+        _, job, number = attempt_id.split("-")
+        row = AttemptView(attempt_id, job, int(number), state, 1, 0, backends=list(backends))
         stamps = {"created_ms": now_ms(), "pools": {name: [f"pool-{name}"] for name in backends}, "term_s": 1}
         with self._lock:
             self.rows[attempt_id] = replace(row, **{**stamps, **fields})  # type: ignore[arg-type]
@@ -68,7 +70,10 @@ class MemoryStore:
                 self.failing_reads -= 1
                 raise ConnectionError("the database went away")
             row = self.rows.get(attempt_id)
-            return None if row is None else replace(row, now_ms=now_ms())
+            read = None if row is None else replace(row, now_ms=now_ms())
+        if read is not None:
+            self.after_read(read)
+        return read
 
     def launch_request(self, attempt_id: str, backend: str) -> LaunchRequest:
         group = a_group(f"pool-{backend}", ("true",), name=f"group-{backend}")

@@ -1,11 +1,22 @@
-"""Lives of attempts, told once: the tests assert their ends, and the recorder stores their histories for replay."""
+"""Lives of attempts, told once: the tests assert their ends, and the recorder stores their histories for replay.
 
+A job that goes on has a second attempt, with a workflow of its own: those scenarios end with the last of them.
+"""
+
+import uuid
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from tests.fakes.faults import Fault
 from tests.workflows.gate import Attempt, Gate
 
 Scenario = Callable[[Gate], Awaitable[Attempt]]
+TWO_ATTEMPTS = {"revoked_then_resumed", "resized"}
+
+
+def histories_of(name: str) -> list[str]:
+    """The names under which a scenario's histories are stored, the first attempt's first."""
+    return [f"{name}-1", f"{name}-2"] if name in TWO_ATTEMPTS else [name]
 
 
 async def straight_run(gate: Gate) -> Attempt:
@@ -60,6 +71,46 @@ async def revoked(gate: Gate) -> Attempt:
     return attempt
 
 
+async def revoked_then_resumed(gate: Gate) -> Attempt:
+    """The machine is taken; the second attempt begins from the checkpoint that the first left behind."""
+    job = uuid.uuid4()
+    first = await gate.run(job=job, checkpoints=True)
+    await first.until("RUNNING")
+    gate.clusters["one"].notice(first.key, None)
+    gate.store.wish(first.key, nudge=False, newer_checkpoint=True)
+    await first.ended()
+    return await _goes_on(gate, first, job)
+
+
+async def resized(gate: Gate) -> Attempt:
+    """A user makes it smaller: it saves and leaves, and the second attempt is half as large."""
+    job = uuid.uuid4()
+    first = await gate.run(job=job, checkpoints=True, replicas_total=4, want_checkpoint=1)
+    await first.until("RUNNING")
+    await first.gate_until(lambda: gate.store.rows[first.key].checkpoint_done == 1, "saved once before")
+    gate.store.wish(first.key, want_size={"main": 2}, stop_cause="resize", stop_grace_s=30)
+    await first.ended()
+    return await _goes_on(gate, first, job, replicas_total=2, want_size={"main": 2})
+
+
+async def _goes_on(gate: Gate, first: Attempt, job: uuid.UUID, **fields: Any) -> Attempt:
+    second = await gate.run(job=job, number=2, checkpoints=True, **fields)
+    second.before = first
+    await second.until("RUNNING")
+    gate.clusters["one"].finish(second.key)
+    return second
+
+
+async def tried_again(gate: Gate) -> Attempt:
+    """A request is lost, then the backend is dark for a moment: the delays before the next tries are in the history."""
+    gate.clusters["one"].faults.inject("start", Fault.LOST_REQUEST)
+    gate.clusters["one"].faults.inject("start", Fault.DARK)
+    attempt = await gate.run()
+    await attempt.until("RUNNING")
+    gate.clusters["one"].finish(attempt.key)
+    return attempt
+
+
 ALL: dict[str, Scenario] = {
     "straight_run": straight_run,
     "refused": refused,
@@ -69,4 +120,7 @@ ALL: dict[str, Scenario] = {
     "gang_of_two": gang_of_two,
     "gang_rolled_back": gang_rolled_back,
     "revoked": revoked,
+    "revoked_then_resumed": revoked_then_resumed,
+    "resized": resized,
+    "tried_again": tried_again,
 }

@@ -174,6 +174,30 @@ def test_a_revocation_notice_reaches_every_part_of_the_gang(play: Callable[..., 
     play(scene, "one", "two")
 
 
+@pytest.mark.parametrize(
+    ("scene", "first", "kind"),
+    [
+        (scenarios.revoked_then_resumed, Reason.SPOT_REVOKED, "revoke"),
+        (scenarios.resized, Reason.RESIZED, "resize"),
+    ],
+)
+def test_a_job_that_was_taken_or_resized_goes_on_in_a_second_attempt(
+    play: Callable[..., None], scene: scenarios.Scenario, first: Reason, kind: str
+) -> None:
+    async def story(gate: Gate) -> None:
+        second = await scene(gate)
+        assert await second.ended() == Reason.COMPLETED
+        assert second.before is not None
+        assert gate.store.ends[second.before.key].reason == first
+        launches = gate.clusters["one"].launches
+        assert [told for told, _ in launches[second.before.key].stops] == [kind]
+        assert launches[second.key].stops == []
+        # One job, and ids made of it and the attempt's number: nothing was drawn.
+        assert second.key == second.before.key.removesuffix("-1") + "-2"
+
+    play(story)
+
+
 def test_sp_08_a_part_that_is_gone_takes_the_gang_with_it(play: Callable[..., None]) -> None:
     async def scene(gate: Gate) -> None:
         attempt = await gate.run("one", "two")
@@ -261,7 +285,13 @@ def test_a_database_that_goes_away_for_a_while_ends_nothing(play: Callable[..., 
 
 def test_sl_09_an_object_that_vanished_is_asked_for_by_key_before_it_counts_as_lost(play: Callable[..., None]) -> None:
     async def scene(gate: Gate) -> None:
-        begun = {"prepared": ["one"], "started": ["one"], "handles": {"one": "gone"}, "pending_ms": 1, "started_ms": 1}
+        begun: dict[str, Any] = {
+            "prepared": ["one"],
+            "started": ["one"],
+            "handles": {"one": "gone"},
+            "pending_ms": 1,
+            "started_ms": 1,
+        }
         attempt = await gate.run(state="RUNNING", **begun)
         gate.clusters["one"].changes.append(attempt.key)  # the watch tells of it, and there is nothing
         assert await attempt.ended() == Reason.LOST
