@@ -1,11 +1,13 @@
-"""One Temporal server in memory for all tests of workflows."""
+"""One Temporal server in memory for the tests of workflows alone, and one each for those of the whole engine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
 from gateway.embedded import temporal
+from tests.workflows.whole import Scene, play
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +18,9 @@ def temporal_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.address
     finally:
         server.stop()
+
+
+@pytest.fixture
+def whole(engine: Engine, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Scene], None]:
+    """Play a scene with the engine on."""
+    return lambda scene: play(scene, engine, database_url, tmp_path_factory.mktemp("temporal"))

@@ -1,116 +1,17 @@
 """The whole engine: real Temporal, real PostgreSQL, the live policy, the worker as production runs it; fake backend."""
 
-import asyncio
-import contextlib
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
-from backends.port import Backend
-from gateway.embedded import temporal
 from gateway.ledger import wishes
-from gateway.ledger.check import check
-from gateway.settings import Settings
-from policies.plan import plan
-from policies.settings import PolicySettings
-from tests.builders.ledger import POOL
-from tests.fakes.backend import FakeBackend
-from tests.fakes.cluster import FakeCluster, equal_nodes
-from tests.unit.store.world import Gate, rows, write
+from tests.unit.store.world import rows, write
+from tests.workflows.whole import Running
 from workflows.activities.reconciler import ReconcilerActivity
 from workflows.recover import recover
-from workflows.worker import connect, serve
+from workflows.worker import connect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
-PATIENCE_S = 30
-SETTINGS = Settings(cycle_idle_s=0.2, capacity_every_s=0.2, reconcile_every_s=0.5)
-
-
-class Running:
-    """A gate with its engine on."""
-
-    def __init__(self, gate: Gate, cluster: FakeCluster, address: str) -> None:
-        self.gate = gate
-        self.cluster = cluster
-        self.address = address
-        self.queue = f"whole-{uuid.uuid4().hex[:8]}"
-
-    @property
-    def backends(self) -> dict[str, Backend]:
-        return {"b": FakeBackend(self.cluster, name="b", gateway="tidegate")}
-
-    @contextlib.asynccontextmanager
-    async def worker(self) -> AsyncIterator[None]:
-        """One worker process's life, as `tidegate worker` has it."""
-        stop = asyncio.Event()
-        client = await connect(self.address, "default")
-        policy = PolicySettings()
-        work = asyncio.create_task(
-            serve(
-                client,
-                self.gate.store,
-                self.backends,
-                SETTINGS,
-                plan=lambda snapshot, now_ms: plan(snapshot, policy, now_ms),
-                stop=stop,
-                task_queue=self.queue,
-            )
-        )
-        try:
-            yield
-        finally:
-            stop.set()
-            await work
-
-    async def until(self, true: Callable[[], Any], what: str) -> Any:
-        deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        while not (answer := await asyncio.to_thread(true)):
-            jobs = rows(self.gate.engine, "SELECT state, reason, pending FROM jobs")
-            attempts = rows(self.gate.engine, "SELECT id, state, stop_cause, message, observed FROM attempts")
-            assert asyncio.get_running_loop().time() < deadline, f"not {what}: {jobs} {attempts}"
-            await asyncio.sleep(0.02)
-        return answer
-
-    async def job_is(self, job: str, state: str) -> None:
-        await self.until(lambda: self.gate.job(job).state == state, f"{job} {state}")
-
-    async def attempt_runs(self, job: str, number: int = 1) -> str:
-        """The id of the job's attempt, once it runs."""
-        query = "SELECT id FROM attempts WHERE job_id = :job AND number = :number AND state = 'RUNNING'"
-        found = await self.until(
-            lambda: rows(self.gate.engine, query, job=uuid.UUID(job), number=number), f"attempt {number} of {job}"
-        )
-        return str(found[0].id)
-
-
-@pytest.fixture
-def whole(engine: Engine, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Play a scene on a Temporal server of its own: duties are one per namespace."""
-
-    def play(scene: Callable[[Running], Awaitable[None]]) -> None:
-        gate = Gate(engine, database_url)
-        write(engine, "UPDATE pools SET place_first = true, places_nodes = true")
-        server = temporal.start(tmp_path_factory.mktemp("temporal"), durable=False)
-        try:
-            cluster = FakeCluster(
-                {POOL: [replace(node, name=f"n{n}") for n, node in enumerate(equal_nodes(POOL, 2), 1)]}
-            )
-            asyncio.run(_timed(scene, Running(gate, cluster, server.address)))
-            assert check(engine) == []
-        finally:
-            server.stop()
-            gate.store.close()
-
-    return play
-
-
-async def _timed(scene: Callable[[Running], Awaitable[None]], running: Running) -> None:
-    async with asyncio.timeout(100):
-        await scene(running)
 
 
 def test_a_job_is_submitted_and_succeeds(whole: Any) -> None:
