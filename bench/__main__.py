@@ -18,8 +18,8 @@ def main(names: list[str]) -> int:
         print(f"no row called {', '.join(unknown)}; there are: {' '.join(ROWS)}", file=sys.stderr)
         return 64
     results = []
-    for name in names or ROWS:
-        for row in load(name)():
+    for module in dict.fromkeys(ROWS[name] for name in names or ROWS):
+        for row in load(module)():
             print(row, flush=True)
             results.append(asdict(row))
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "machine": platform.machine()}
