@@ -53,7 +53,7 @@ def test_run_wait_streams_and_exits_with_the_jobs_code(gate: Gate) -> None:
     done = gate.cli("run", "examples/hello.yaml", "--wait", "--tenant", "acme/research")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == "hello from rank 0 of 2\n"
-    listed = json.loads(gate.cli("list", "--json").stdout)
+    listed = json.loads(gate.cli("list", "--all", "--json").stdout)
     explained = gate.cli("explain", listed[0]["id"])
     assert explained.returncode == 0, explained.stderr
     assert "SUCCEEDED" in explained.stdout
