@@ -24,7 +24,7 @@ from policies.vocabulary import Reason
 from tests.builders.attempts import a_part, a_view, stopping
 from workflows.flows.attempt import AttemptWorkflow
 from workflows.messages import MAX_EVENTS, AttemptRef, AttemptView, Done, EndRequest, Settled
-from workflows.steps import AbortAll, Launch, SendStop
+from workflows.steps import AbortAll, Launch, SendCheckpoint, SendStop
 
 DAY_MS = 86_400_000
 SERVER = Path(sys.executable).parent / "temporal-test-server"
@@ -44,6 +44,8 @@ class Script:
         self.ends: list[EndRequest] = []
         self.sent: list[SendStop] = []
         self.failures = 0
+        self.wish_after_ms: int | None = None  # a wish to checkpoint, and nobody nudges
+        self.saved_after_ms: list[int] = []
 
     async def elapsed_ms(self) -> int:
         now = int((await self.env.get_current_time()).timestamp() * 1000)
@@ -57,7 +59,15 @@ class Script:
         row = replace(self.row, now_ms=self.row.now_ms + elapsed_ms)
         if self.ends_after_ms is not None and elapsed_ms >= self.ends_after_ms:
             row = replace(row, seen=[a_part(phase="Ended")])
+        if self.wish_after_ms is not None and elapsed_ms >= self.wish_after_ms:
+            row = replace(row, want_checkpoint=1)
         return row
+
+    @activity.defn(name="send_checkpoint")
+    async def send_checkpoint(self, step: SendCheckpoint) -> Done:
+        self.saved_after_ms.append(await self.elapsed_ms())
+        self.row = replace(self.row, checkpoint_done=step.number)
+        return Done(view=await self.load(step.attempt_id))
 
     @activity.defn(name="launch")
     async def launch(self, _step: Launch) -> Done:
@@ -93,7 +103,14 @@ async def skipping(row: AttemptView, **script: Any) -> AsyncIterator[tuple[Scrip
         for name, value in script.items():
             setattr(made, name, value)
         queue = uuid.uuid4().hex
-        activities: list[Any] = [made.load, made.launch, made.send_stop, made.abort_all, made.settle]
+        activities: list[Any] = [
+            made.load,
+            made.launch,
+            made.send_stop,
+            made.send_checkpoint,
+            made.abort_all,
+            made.settle,
+        ]
         # As in production; the sandbox, which costs half of the time, is what the other tests and the replays use.
         runner = UnsandboxedWorkflowRunner()
         async with Worker(
@@ -120,6 +137,17 @@ def test_tp_02_an_attempt_that_runs_for_seven_days_stays_below_the_limit_and_is_
             runs = await turns(script.env, handle.id, first)
             assert len(runs) > 3, "it has turned"
             assert max(runs) < MAX_EVENTS + 200
+
+    asyncio.run(main())
+
+
+def test_tp_02_a_wish_whose_nudge_was_lost_is_carried_out_once_at_the_next_reading() -> None:
+    async def main() -> None:
+        row = a_view("RUNNING", a_part(), checkpoints=True)
+        async with skipping(row, wish_after_ms=90_000, ends_after_ms=300_000) as (script, handle):
+            assert await handle.result() == "SUCCEEDED"
+            (saved_after_ms,) = script.saved_after_ms
+            assert 90_000 <= saved_after_ms <= 90_000 + 61_000
 
     asyncio.run(main())
 

@@ -172,7 +172,7 @@ async def check_the_chain(on: Running, attempt: str) -> None:
     chain = await runs(await connect(on.address, "default"), attempt)
     assert len(chain) > 3
     assert all(turned(run) for run in chain[:-1])
-    assert max(len(run) for run in chain) < 2 * MAX_EVENTS
+    assert max(len(run) for run in chain) < MAX_EVENTS + 100, "no stream of wishes puts the turn off"
     refs = [await ref_of(run) for run in chain]
     assert [ref.turn for ref in refs] == list(range(len(chain)))
     assert {(ref.attempt_id, ref.max_events, ref.failures) for ref in refs} == {(attempt, MAX_EVENTS, 0)}
