@@ -86,6 +86,8 @@ _STOP = text(
     FROM jobs
     WHERE attempts.id = :id AND attempts.version = :version AND attempts.ended_at IS NULL
         AND attempts.stop_cause IS NULL AND jobs.id = attempts.job_id AND NOT jobs.want_cancel
+        AND NOT EXISTS (SELECT FROM tasks WHERE tasks.job_id = attempts.job_id AND tasks.want_cancel
+            AND tasks.index = attempts.first_index AND attempts.first_index = attempts.last_index)
     RETURNING attempts.job_id, jobs.tenant_id
     """
 )

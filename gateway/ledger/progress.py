@@ -66,7 +66,8 @@ _INVALID = text(
 _TOLD = text(
     """
     SELECT a.stop_cause, a.stop_asked_at + make_interval(secs => coalesce(a.stop_grace_s, 0)) AS deadline,
-        j.want_checkpoint, a.checkpoint_asked, j.want_cancel
+        j.want_checkpoint, a.checkpoint_asked, j.want_cancel OR EXISTS (SELECT FROM tasks t WHERE t.job_id = a.job_id
+            AND t.want_cancel AND t.index = a.first_index AND a.first_index = a.last_index) AS want_cancel
     FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE a.id = :id AND a.ended_at IS NULL
     """
 )

@@ -8,10 +8,14 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from gateway.ledger import arrays
 from gateway.ledger.codec import queued_job
+from policies.arrays import chunks
 from policies.snapshot import QueuedJob
 
 CHUNKS_OFFERED: Final = 100  # of one array in one cycle
+CHUNK_LIMIT: Final = 1
+"""Indexes in one chunk: no backend here has native arrays (ADR 6). One that declares `array` brings its own limit."""
 
 _VERSIONS = text(
     "SELECT id, version, pending->>'token' AS token, pending->>'blocker' AS blocker FROM jobs WHERE state = 'QUEUED'"
@@ -23,6 +27,7 @@ _JOBS = text(
     FROM jobs JOIN tenants ON tenants.id = jobs.tenant_id WHERE jobs.id = ANY(:ids)
     """
 )
+_BACKENDS = text("SELECT name, version, (extract(epoch FROM now()) * 1000)::bigint AS now_ms FROM backends")
 _ENDS = text("SELECT id, state FROM jobs WHERE id = ANY(:ids)")
 _ARRAYS = text(
     """
@@ -34,8 +39,9 @@ _ARRAYS = text(
 )
 _TASKS = text(
     """
-    SELECT job_id, max(index) AS last, count(*) FILTER (WHERE state IN ('ADMITTED', 'RUNNING', 'STOPPING')) AS live,
-        array_agg(index ORDER BY index) FILTER (WHERE state = 'QUEUED') AS again
+    SELECT job_id, max(index) AS last, count(*) AS known,
+        count(*) FILTER (WHERE state IN ('ADMITTED', 'RUNNING', 'STOPPING')) AS live,
+        array_agg(index ORDER BY index) FILTER (WHERE state = 'QUEUED' AND NOT want_cancel) AS again
     FROM tasks WHERE job_id = ANY(:ids) GROUP BY job_id
     """
 )
@@ -43,9 +49,22 @@ _TASKS = text(
 
 @dataclass(slots=True)
 class QueueMemory:
-    """What one process has decoded: job id -> (version, job, its dependencies by kind)."""
+    """What one process has decoded: job id -> (version, job, what of it has to be judged anew in each cycle)."""
 
-    jobs: dict[UUID, tuple[int, QueuedJob, Mapping[str, Sequence[str]]]] = field(default_factory=dict)
+    jobs: dict[UUID, tuple[int, QueuedJob, "Open"]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """after: dependencies by kind. refused_by: backend -> until when, and which version of it, serves it not."""
+
+    after: Mapping[str, Sequence[str]]
+    refused_by: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> "Open":
+        """Of a row's request."""
+        return cls(request.get("after") or {}, request.get("refused_by") or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +81,7 @@ def read(session: Session, memory: QueueMemory) -> Queue:
     stale = [row.id for row in rows if (kept := memory.jobs.get(row.id)) is None or kept[0] != row.version]
     if stale:
         for found in session.execute(_JOBS, {"ids": stale}).mappings():
-            memory.jobs[found["id"]] = (found["version"], queued_job(found), found["request"].get("after") or {})
+            memory.jobs[found["id"]] = (found["version"], queued_job(found), Open.of(found["request"]))
     for gone in memory.jobs.keys() - {row.id for row in rows}:
         del memory.jobs[gone]
     waits: dict[str, tuple[str | None, str | None]] = {str(row.id): (row.token, row.blocker) for row in rows}
@@ -84,30 +103,58 @@ def parse_key(key: str) -> tuple[UUID, int | None]:
 
 
 def _chunks(session: Session, arrays: Sequence[Mapping[Any, Any]]) -> list[QueuedJob]:
-    """One index is one chunk: a lease, an attempt, a retry and an end of its own."""
+    """A chunk has a lease, an attempt, a retry and an end of its own."""
     if not arrays:
         return []
     tasks = {row.job_id: row for row in session.execute(_TASKS, {"ids": [row["id"] for row in arrays]})}
-    wholes = _closed(session, [(row["version"], queued_job(row), row["request"].get("after") or {}) for row in arrays])
+    wholes = _closed(session, [(row["version"], queued_job(row), Open.of(row["request"])) for row in arrays])
     found: list[QueuedJob] = []
     for row, whole in zip(arrays, wholes, strict=True):
         task = tasks.get(row["id"])
-        live, again, first = (task.live, task.again or [], task.last + 1) if task is not None else (0, [], 0)
         parallelism = row["request"]["array"]["parallelism"] or row["array_size"]
-        room = max(0, min(parallelism - live, CHUNKS_OFFERED))
-        indexes = [*again, *range(first, min(row["array_size"], first + room))][:room]
-        found += [replace(whole, id=chunk_key(row["id"], index), chunk=(index, index)) for index in indexes]
+        room = max(0, min(parallelism - (task.live if task is not None else 0), CHUNKS_OFFERED))
+        indexes = _open_indexes(session, row, task, room)
+        # Cut by position among the open ones: with a limit of one index, positions and indexes need not be neighbours.
+        cut = chunks(len(indexes), CHUNK_LIMIT) if indexes else ()
+        spans = [(indexes[first], indexes[last]) for first, last in cut]
+        found += [replace(whole, id=chunk_key(row["id"], span[0]), chunk=span) for span in spans]
     return found
 
 
-def _closed(session: Session, jobs: Iterable[tuple[int, QueuedJob, Mapping[str, Sequence[str]]]]) -> list[QueuedJob]:
-    """The jobs with their dependencies judged by the states of now."""
+def _open_indexes(session: Session, row: Mapping[Any, Any], task: Any, room: int) -> list[int]:
+    """At most `room` indexes that may start: those that wait for another try, then those that never began."""
+    if task is None:
+        return list(range(min(row["array_size"], room)))
+    first = task.last + 1
+    holes = arrays.without_row(session, row["id"], first, room) if task.known < first and room else []
+    return [*(task.again or []), *holes, *range(first, min(row["array_size"], first + room))][:room]
+
+
+def _closed(session: Session, jobs: Iterable[tuple[int, QueuedJob, Open]]) -> list[QueuedJob]:
+    """The jobs with their dependencies, and the refusals that they met, judged by what is so now."""
     jobs = list(jobs)
-    wanted = {name for _, _, after in jobs for names in after.values() for name in names}
-    if not wanted:
+    wanted = {name for _, _, open_ in jobs for names in open_.after.values() for name in names}
+    refused = any(open_.refused_by for _, _, open_ in jobs)
+    if not wanted and not refused:
         return [job for _, job, _ in jobs]
-    states = {str(row.id): row.state for row in session.execute(_ENDS, {"ids": [UUID(name) for name in wanted]})}
-    return [_judged(job, after, states) for _, job, after in jobs]
+    ids = [UUID(name) for name in wanted]
+    states = {str(row.id): row.state for row in session.execute(_ENDS, {"ids": ids})} if wanted else {}
+    backends = {row.name: row for row in session.execute(_BACKENDS)} if refused else {}
+    return [_judged(_served(job, open_.refused_by, backends), open_.after, states) for _, job, open_ in jobs]
+
+
+def _served(job: QueuedJob, refused_by: Mapping[str, Mapping[str, Any]], backends: Mapping[str, Any]) -> QueuedJob:
+    """Without the refusals that are over: the backend's document has changed since, or their time is up."""
+    if not refused_by:
+        return job
+    held = tuple(
+        (name, remedy)
+        for name, remedy in job.placement.refused_by
+        if (now := backends.get(name)) is not None
+        and refused_by[name]["version"] == now.version
+        and now.now_ms < refused_by[name]["until_ms"]
+    )
+    return replace(job, placement=replace(job.placement, refused_by=held))
 
 
 def _judged(job: QueuedJob, after: Mapping[str, Sequence[str]], states: Mapping[str, str]) -> QueuedJob:

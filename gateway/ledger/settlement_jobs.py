@@ -11,16 +11,22 @@ from typing import Any, Final
 from sqlalchemy import null, text
 from sqlalchemy.orm import Session
 
-from gateway.ledger.codec import from_ms
+from gateway.ledger import arrays
+from gateway.ledger.codec import dumps, from_ms
 from gateway.ledger.tables.work import AttemptRow, JobRow
 from gateway.ledger.transition import move_job
-from policies.arrays import array_end
 from policies.reasons import Verdict
 from policies.retry import Counters, Next, next_step
-from policies.settings import PolicySettings
+from policies.settings import HOUR_MS, PolicySettings
 from policies.vocabulary import JobState, Reason
 
-_MAX_AVOIDED: Final = 50
+_MAX_AVOIDED: Final = 50  # of one attempt; more bad nodes than that are no longer a matter of one job
+REFUSED_MS: Final = HOUR_MS
+"""For how long a job stays away from a backend that does not serve its tenant, unless its document changes before.
+
+Not for ever: what mends it may lie outside the document (a worker restarted as root), and a worker that had not read
+the changed document yet may have refused once more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +41,16 @@ class JobEnd:
     message: str
     bad_nodes: tuple[str, ...] = ()
     credit_gpu_ms: int = 0
+    refused_by: str = ""
 
 
 def settle_job(session: Session, job: JobRow, attempt: AttemptRow, end: JobEnd, settings: PolicySettings) -> str:
     """Change the job (and the task of an array); the job's state afterwards."""
     if job.ended_at is not None:
         return job.state
+    if end.refused_by:
+        refusal = {"until_ms": end.now_ms + REFUSED_MS, "remedy": end.message}
+        session.execute(_REFUSED, {"id": job.id, "backend": end.refused_by, "refusal": dumps(refusal)})
     if job.array_size is not None and attempt.chunk is not None:
         return _settle_tasks(session, job, attempt, end, settings)
     step = next_step(
@@ -100,9 +110,9 @@ def _counters(step: Next) -> dict[str, Any]:
 def _memory(session: Session, job: JobRow, attempt: AttemptRow, end: JobEnd) -> dict[str, Any]:
     """What the next attempt must know: nodes to avoid, and whether this one left anything newer to begin from."""
     found: dict[str, Any] = {}
-    if end.verdict.avoid_node and end.bad_nodes:
-        known = list(job.request.get("avoid_nodes", ()))
-        avoided = [*known, *(node for node in end.bad_nodes if node not in known)][-_MAX_AVOIDED:]
+    # The NEXT attempt avoids them, no later one (POLICIES §10): every end writes the list anew, most of them empty.
+    avoided = list(dict.fromkeys(end.bad_nodes))[-_MAX_AVOIDED:] if end.verdict.avoid_node else []
+    if avoided != list(job.request.get("avoid_nodes", ())):
         found["request"] = {**job.request, "avoid_nodes": avoided}
     progressed = session.execute(_PROGRESSED, {"job": job.id, "number": attempt.number}).scalar_one()
     idle = end.reason is Reason.SAVED_AND_EXITED and not progressed
@@ -151,14 +161,15 @@ def _settle_tasks(session: Session, job: JobRow, attempt: AttemptRow, end: JobEn
 
 
 def _array_state(session: Session, job: JobRow, end: JobEnd, values: Mapping[str, Any]) -> str:
-    array = job.request.get("array") or {}
     live = session.execute(_LIVE, {"job": job.id}).scalar_one()
     assert job.array_size is not None
-    result = array_end(
+    result = arrays.end_of(
+        session,
+        job.id,
+        job.request,
         size=job.array_size,
         ended=values["array_ended"],
         failed=values["array_failed"],
-        max_failed=int(array.get("max_failed") or 0),
         cancelled=job.want_cancel,
     )
     if result is None and job.want_cancel and not live:
@@ -201,5 +212,16 @@ _COUNT = text(
         preemptions = coalesce(CAST(:preemptions AS int), preemptions),
         revocations = coalesce(CAST(:revocations AS int), revocations)
     WHERE id = :id
+    """
+)
+_REFUSED = text(
+    """
+    UPDATE jobs SET request = jsonb_set(
+        jsonb_set(request, '{refused_by}', coalesce(request->'refused_by', CAST('{}' AS jsonb))),
+        ARRAY['refused_by', :backend],
+        CAST(:refusal AS jsonb) || jsonb_build_object(
+            'version', (SELECT version FROM backends WHERE name = :backend)
+        )
+    ) WHERE id = :id
     """
 )

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import events, outbox, waiters
+from gateway.ledger import arrays, events, outbox, transition, waiters
 from gateway.ledger.codec import dumps
 from policies.states import LIVE_JOB_STATES
 from policies.vocabulary import JobState, PriorityClass, Reason
@@ -42,8 +42,13 @@ class WishResult:
     changed: bool
 
 
-def cancel(session: Session, job_id: UUID, principal: str, message: str = "") -> WishResult:
-    """A queued job is CANCELLED at once; a live one when its attempts have ended. After the end: nothing changes."""
+def cancel(session: Session, job_id: UUID, principal: str, message: str = "", index: int | None = None) -> WishResult:
+    """A queued job is CANCELLED at once; a live one when its attempts have ended. After the end: nothing changes.
+
+    With `index` that index of an array alone, in the same way: it counts as ended and not as failed, the job goes on.
+    """
+    if index is not None:
+        return _cancel_index(session, job_id, principal, message, index)
     ended = _set(
         session,
         job_id,
@@ -188,6 +193,73 @@ _REQUEUE = text(
     RETURNING id
     """
 )
+
+
+_ARRAY = text(
+    """
+    SELECT id, tenant_id, state, version, request, array_size, array_ended, array_failed, want_cancel
+    FROM jobs WHERE id = :id FOR NO KEY UPDATE
+    """
+)
+_COUNT_ENDED = text(
+    "UPDATE jobs SET array_ended = array_ended + 1, version = version + 1 WHERE id = :id RETURNING state, version"
+)
+_TOUCH = text("UPDATE jobs SET version = version + 1 WHERE id = :id RETURNING state, version")
+# The version rises, so that nothing is carried out that was decided about the attempt before.
+_OF_INDEX = text(
+    """
+    UPDATE attempts SET version = version + 1
+    WHERE job_id = :job_id AND ended_at IS NULL AND first_index = :index AND last_index = :index
+    RETURNING id
+    """
+)
+
+
+def _cancel_index(session: Session, job_id: UUID, principal: str, message: str, index: int) -> WishResult:
+    row = session.execute(_ARRAY, {"id": job_id}).one_or_none()
+    if row is None:
+        raise NoSuchJobError(f"no job {job_id}")
+    if row.array_size is None:
+        raise WishRefusedError("index", "the job is no array; cancel it without an index")
+    if not 0 <= index < row.array_size:
+        raise WishRefusedError("index", f"lies between 0 and {row.array_size - 1}")
+    if row.state not in LIVE or row.want_cancel:
+        return WishResult(row.state, row.version, changed=False)
+    data = {"index": index, "message": message[:500]}
+    if arrays.cancel_waiting(session, job_id, index):
+        _event(session, "IndexCancelled", row, principal, reason=Reason.USER_CANCELLED.value, data=data)
+        after = session.execute(_COUNT_ENDED, {"id": job_id}).one()
+        outbox.wake_arbiter(session)
+        return _end_array(session, row) or WishResult(after.state, after.version, changed=True)
+    if not arrays.wish_cancel(session, job_id, index):
+        return WishResult(row.state, row.version, changed=False)
+    _event(session, "IndexCancelWished", row, principal, data=data)
+    told = list(session.execute(_OF_INDEX, {"job_id": job_id, "index": index}).scalars())
+    outbox.add(session, outbox.NUDGE, told)
+    waiters.spare_victims(session, told)
+    outbox.wake_arbiter(session)
+    after = session.execute(_TOUCH, {"id": job_id}).one()
+    return WishResult(after.state, after.version, changed=True)
+
+
+def _end_array(session: Session, row: Any) -> WishResult | None:
+    """The job's end, where the index was the last that had not ended."""
+    ended = row.array_ended + 1
+    end = arrays.end_of(
+        session, row.id, row.request, size=row.array_size, ended=ended, failed=row.array_failed, cancelled=False
+    )
+    if end is None:
+        return None
+    if row.state == JobState.QUEUED and end is not JobState.CANCELLED:
+        # Its other indexes have run; between two of them it waited, and from there the table knows no such end.
+        transition.move_job(session, row.id, JobState.ADMITTED, data={"cancelled_last": True})
+    reason = {JobState.CANCELLED: Reason.USER_CANCELLED, JobState.SUCCEEDED: Reason.COMPLETED}.get(
+        end, Reason.NON_ZERO_EXIT
+    )
+    if not transition.move_job(session, row.id, end, reason=reason.value):
+        raise AssertionError(f"array {row.id} was {row.state} under its lock and would not become {end}")
+    after = _require(session, row.id)
+    return WishResult(after.state, after.version, changed=True)
 
 
 def _wish(

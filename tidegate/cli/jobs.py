@@ -184,12 +184,13 @@ def cancel(
     context: typer.Context,
     job: JobId,
     *,
+    index: Annotated[int | None, typer.Option("--index", min=0, help="Of an array: this task alone.")] = None,
     message: Annotated[str, typer.Option("--message", "-m", help="Why, for the job's history.")] = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """End a job. Twice is once."""
+    """End a job, or one task of an array. Twice is once."""
     with gate(context) as client:
-        _print_act(client.cancel(job, message=message), as_json=as_json)
+        _print_act(client.cancel(job, index=index, message=message), as_json=as_json)
 
 
 def _verb(name: str, help_text: str) -> Callable[..., None]:

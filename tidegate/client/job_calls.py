@@ -10,6 +10,7 @@ from tidegate.wire.job import (
     Attempt,
     BatchSubmit,
     BatchSubmitted,
+    CancelRequest,
     DryRun,
     Event,
     Explanation,
@@ -60,9 +61,10 @@ def list_jobs(
     return Listing("/v1/jobs", Job, {"state": states, "tenant": tenant, "label": list(label), "limit": page_size})
 
 
-def cancel(job: str, *, message: str = "") -> Call[Job]:
-    """End a job. Twice is once; a job that has ended stays as it is."""
-    return send("POST", _job(job, ":cancel"), model(Job), params={"message": message or None})
+def cancel(job: str, *, index: int | None = None, message: str = "") -> Call[Job]:
+    """End a job, or the one `index` of an array. Twice is once; what has ended stays as it is."""
+    what = given(CancelRequest, index=index, message=message or None)
+    return send("POST", _job(job, ":cancel"), model(Job), what, sparse=True)
 
 
 def hold(job: str) -> Call[Job]:

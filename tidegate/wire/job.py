@@ -169,6 +169,13 @@ class ResizeRequest(Wire):
     replicas: int = Field(ge=1, le=100_000, strict=True)
 
 
+class CancelRequest(Wire):
+    """What to end: the job, or one index of an array."""
+
+    index: int | None = Field(default=None, ge=0, le=2**31 - 1, strict=True)
+    message: str = Field(default="", max_length=500)
+
+
 class JobUpdate(Wire):
     """What may change while a job is queued (labels: always)."""
 

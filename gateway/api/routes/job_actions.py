@@ -36,7 +36,8 @@ def _wish(deps: Deps, caller: Caller, job_id: UUID) -> Iterator[tuple[Session, s
         detail = str(error).removeprefix(f"{error.field}: ")
         if error.field in {"state", "checkpoint", "priority", "max_duration"}:
             raise conflict("wish-refused", detail, "see the job's state and spec", field=error.field) from error
-        raise invalid(error.field, detail, "choose a size that the spec allows", slug="wish-refused") from error
+        remedy = "see array.indexes in the spec" if error.field == "index" else "choose a size that the spec allows"
+        raise invalid(error.field, detail, remedy, slug="wish-refused") from error
     except wishes.NoSuchJobError as error:
         raise not_found("job", job_id) from error
 
@@ -65,9 +66,15 @@ def _audited(session: Session, caller: Caller, job_id: UUID, verb: str, *args: A
 
 
 @router.post("/jobs/{job_id}:cancel", status_code=202)
-def cancel_job(deps: DepsOf, caller: Submitter, job_id: UUID, message: Message = "") -> wire.Job:
-    """End it. A queued job is CANCELLED at once, a live one when its attempts have ended; later nothing."""
-    return _do(deps, caller, job_id, wishes.cancel, message)
+def cancel_job(
+    deps: DepsOf, caller: Submitter, job_id: UUID, message: Message = "", what: wire.CancelRequest | None = None
+) -> wire.Job:
+    """End it. A queued job is CANCELLED at once, a live one when its attempts have ended; later nothing.
+
+    With `index` in the body that index of an array alone: it counts as ended, not as failed, and the job goes on.
+    """
+    what = what or wire.CancelRequest()
+    return _do(deps, caller, job_id, wishes.cancel, what.message or message, what.index)
 
 
 @router.post("/jobs/{job_id}:hold", status_code=202)

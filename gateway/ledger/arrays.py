@@ -1,0 +1,66 @@
+"""Indexes of an array as rows: which of them are open, the end of one that never began, and the end of the whole.
+
+Never touches attempts or leases; the caller holds the job's lock.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from policies.arrays import array_end
+from policies.vocabulary import JobState, Reason
+
+_CANCEL = text(
+    """
+    INSERT INTO tasks (job_id, index, state, reason, attempts, failures, want_cancel)
+    VALUES (:job_id, :index, 'CANCELLED', :reason, 0, 0, true)
+    ON CONFLICT (job_id, index) DO UPDATE SET state = 'CANCELLED', reason = :reason, want_cancel = true
+        WHERE tasks.state = 'QUEUED'
+    RETURNING index
+    """
+)
+_WISH = text(
+    """
+    UPDATE tasks SET want_cancel = true WHERE job_id = :job_id AND index = :index AND NOT want_cancel
+        AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
+    RETURNING index
+    """
+)
+_CANCELLED = text("SELECT count(*) FROM tasks WHERE job_id = :job_id AND state = 'CANCELLED'")
+_MISSING = text(
+    """
+    SELECT n FROM generate_series(0, CAST(:before AS int) - 1) AS n
+    WHERE NOT EXISTS (SELECT FROM tasks WHERE job_id = :job_id AND index = n) ORDER BY n LIMIT :limit
+    """
+)
+_ENDS: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED})
+
+
+def cancel_waiting(session: Session, job_id: UUID, index: int) -> bool:
+    """An index that waits, or has no row yet, is CANCELLED. False: it is live or has ended."""
+    values = {"job_id": job_id, "index": index, "reason": Reason.USER_CANCELLED.value}
+    return session.execute(_CANCEL, values).one_or_none() is not None
+
+
+def wish_cancel(session: Session, job_id: UUID, index: int) -> bool:
+    """A live index is to end. False: that was wished before, or it has ended."""
+    return session.execute(_WISH, {"job_id": job_id, "index": index}).one_or_none() is not None
+
+
+def without_row(session: Session, job_id: UUID, before: int, limit: int) -> list[int]:
+    """Indexes below `before` to which nothing has happened yet: a cancelled one further on leaves such holes."""
+    return list(session.execute(_MISSING, {"job_id": job_id, "before": before, "limit": limit}).scalars())
+
+
+def end_of(
+    session: Session, job_id: UUID, request: Mapping[str, Any], *, size: int, ended: int, failed: int, cancelled: bool
+) -> JobState | None:
+    """The job's end by its rule, None before. An array of which every index was cancelled is CANCELLED itself."""
+    max_failed = int((request.get("array") or {}).get("max_failed") or 0)
+    result = array_end(size=size, ended=ended, failed=failed, max_failed=max_failed, cancelled=cancelled)
+    if result in _ENDS and session.execute(_CANCELLED, {"job_id": job_id}).scalar_one() == size:
+        return JobState.CANCELLED
+    return result
