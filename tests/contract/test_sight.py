@@ -111,6 +111,18 @@ def test_sl_11_names_arrive_intact(harness: Harness, backend: Backend, group: in
     assert not PWNED.exists()
 
 
+@pytest.mark.clause("an array's index reaches the member, and no other job sees one")
+@pytest.mark.parametrize("index", [None, 0, 7])
+def test_the_index_of_an_array_reaches_every_member(harness: Harness, backend: Backend, index: int | None) -> None:
+    request = launch(harness, Program.ENV, "TIDEGATE_ARRAY_INDEX", replicas=2, array_index=index)
+    handle = harness.backend().prepare(request)
+    backend.start(handle)  # by another process than the one that prepared it
+    until(backend, handle, Phase.ENDED)
+    for rank in range(2):
+        value = json.loads(output(backend, handle, rank).splitlines()[1])
+        assert value == (None if index is None else str(index))
+
+
 @pytest.mark.clause("hostile names and values arrive intact and run nothing")
 def test_sl_11_arguments_reach_the_program_as_they_are(harness: Harness, backend: Backend) -> None:
     PWNED.unlink(missing_ok=True)
