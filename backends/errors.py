@@ -45,3 +45,10 @@ class Throttled(BackendError):
 
 class Misconfigured(BackendError):
     """Only an operator can mend it (credentials, permission, a missing partition): the pool closes, jobs wait."""
+
+
+class TenantNotServed(Misconfigured):
+    """Misconfigured for this tenant alone: no pool closes, since others are served on.
+
+    The job stays away from this backend until an operator changes its document. The message names the remedy.
+    """

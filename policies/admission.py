@@ -10,7 +10,7 @@ from dataclasses import replace
 from policies.cycle import RANKS, State
 from policies.decisions import Act, Admit, Wait, Why
 from policies.gang.fit import Gang, fit_across, fit_in_one, public
-from policies.gates import not_yet, too_late, wait
+from policies.gates import not_yet, nowhere, too_late, wait
 from policies.order.default import queued_since
 from policies.order.standing import Key
 from policies.placement.filters import Candidate
@@ -30,7 +30,7 @@ def consider(job: QueuedJob, key: Key, state: State) -> None:
     """Decide about one job and write the decision into the state. `key` is its rank: the loser is told by it."""
     request = state.requests.of(job)
     if not request.possible:
-        _leave(job, wait(job, Pending.NO_MATCHING_FLAVOR, request.asked), state)
+        _leave(job, nowhere(job, request.asked), state)
         return
     if (early := not_yet(job, state.now_ms)) is not None:
         _leave(job, early, state)

@@ -36,6 +36,15 @@ def wait(
     return Wait(job.id, job.version, pending, why, blocker, starts_ms, job.chunk)
 
 
+def nowhere(job: QueuedJob, asked: Numbers) -> Wait:
+    """No pool could ever take the job: because a backend does not serve its tenant, or because none matches."""
+    if not job.placement.refused_by:
+        return wait(job, Pending.NO_MATCHING_FLAVOR, asked)
+    backend, remedy = job.placement.refused_by[0]
+    why = Why(Pending.MISCONFIGURED.value, {**asked, "backend": backend}, remedy)
+    return Wait(job.id, job.version, Pending.MISCONFIGURED, why, backend, None, job.chunk)
+
+
 def reject(job: QueuedJob, reason: Reason, numbers: Numbers, remedy: str) -> Reject:
     """A Reject with its words."""
     return Reject(job.id, job.version, reason, Why(reason.value, numbers, remedy), job.chunk)

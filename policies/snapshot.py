@@ -172,6 +172,7 @@ class PlacementWish:
     require: Mapping[str, str] = field(default_factory=dict)
     prefer: Mapping[str, str] = field(default_factory=dict)
     avoid_nodes: tuple[str, ...] = ()
+    refused_by: tuple[tuple[str, str], ...] = ()  # (backend, remedy): as configured now it does not serve this tenant
 
 
 @dataclass(frozen=True, slots=True)

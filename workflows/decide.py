@@ -64,7 +64,8 @@ def after_refusal(view: AttemptView, refusal: Refusal) -> Step:
         return _stop_for(view, StopCause.GANG_ROLLBACK, view.term_s)
     reason = Reason.INVALID_PARAMETER if refusal.permanent else Reason.BACKEND_REFUSED
     token = "Misconfigured" if refusal.misconfigured else refusal.reason
-    return AbortAll(EndRequest(view.attempt_id, reason, message=f"{token}: {refusal.message}"))
+    refused_by = refusal.backend if refusal.tenant else ""
+    return AbortAll(EndRequest(view.attempt_id, reason, message=f"{token}: {refusal.message}", refused_by=refused_by))
 
 
 def after_absence(view: AttemptView) -> Step:

@@ -132,17 +132,22 @@ class EndRequest:
     codes: dict[str, int] = field(default_factory=dict)
     bad_nodes: list[str] = field(default_factory=list)
     final: bool = False  # a FINAL mark was seen beside the newest checkpoint
+    refused_by: str = ""  # a backend that does not serve the job's tenant: the job stays away from it
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A backend will not have the launch. `permanent`: nor will any other. `misconfigured`: an operator must act."""
+    """A backend will not have the launch. `permanent`: nor will any other. `misconfigured`: an operator must act.
+
+    `tenant`: of this tenant it will have none; other tenants are served on.
+    """
 
     backend: str
     reason: str
     message: str
     permanent: bool = False
     misconfigured: bool = False
+    tenant: bool = False
 
 
 @dataclass(frozen=True)

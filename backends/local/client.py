@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from backends.errors import Refused, Unreachable
+from backends.errors import TenantNotServed, Unreachable
 from backends.local.codec import decode, encode, encode_secrets
 from backends.local.config import LocalConfig
 from backends.local.files import LockTimeoutError, locked, mtime_ns, read_json, sync_folder, write_json
@@ -185,16 +185,17 @@ class Files:
             known: dict[str, Any] = read_json(path) or {}
             others = sorted(set(known) - {owner})
             if not isolated and others:
-                raise Refused(
-                    f"{self.name} cannot keep tenants apart (isolation: none) and serves {others[0]} already; run the "
-                    "worker as root with isolation uid, or name a common tenant in trust_below",
-                    reason="TenantIsolation",
+                raise TenantNotServed(
+                    f"{self.name} cannot keep tenants apart (isolation: none) and serves another tenant already; an "
+                    "operator runs the worker as root with isolation: uid, or names a common tenant in trust_below"
                 )
             if owner in known and (not isolated or known[owner] is not None):
                 return known[owner] if isolated else None
             uid = max([self.config.uid_base - 1, *(each for each in known.values() if each)]) + 1
             if uid > LAST_UID:
-                raise Refused(f"{self.name}: every user id up to {LAST_UID} is given", reason="TenantIsolation")
+                raise TenantNotServed(
+                    f"{self.name}: every user id up to {LAST_UID} is given; an operator sets a lower uid_base"
+                )
             write_json(path, {**known, owner: uid if isolated else None})
             return uid if isolated else None
 

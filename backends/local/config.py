@@ -32,9 +32,9 @@ Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 
 
 class Isolation(StrEnum):
-    """AUTO: UID where we are root and other users can reach the state and the interpreter, else NONE.
+    """AUTO: UID where we are root, else NONE; nothing else about this machine makes it NONE.
 
-    UID: one user id per tenant. NONE: everything runs as us, and a second tenant is refused.
+    UID: one user id per tenant. NONE: everything runs as us, and a second tenant is not served.
     """
 
     AUTO = "auto"

@@ -5,7 +5,6 @@ They play what elsewhere a provider does: take an instance back, advise to leave
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -132,17 +131,23 @@ class Operations:
 
 
 def _isolated(name: str, config: LocalConfig) -> bool:
-    if config.isolation is Isolation.UID and os.geteuid() != 0:
+    """Whether members run as their tenant's user: always where we are root, unless NONE was said.
+
+    Whether such a user can read an interpreter that a job names is the job's business, like any command of its.
+    """
+    root = os.geteuid() == 0
+    if config.isolation is Isolation.UID and not root:
         raise Misconfigured(f"{name}: isolation uid needs root; run the worker as root, or set isolation: none")
-    if config.isolation is not Isolation.AUTO:
-        return config.isolation is Isolation.UID
-    return os.geteuid() == 0 and _blocked(config.state_dir) is None and _blocked(Path(sys.executable).resolve()) is None
+    return root and config.isolation is not Isolation.NONE
 
 
 def _must_be_reachable(name: str, path: Path) -> None:
     blocked = _blocked(path)
     if blocked is not None:
-        raise Misconfigured(f"{name}: state_dir {path}: tenants' users cannot pass {blocked}; choose another folder")
+        raise Misconfigured(
+            f"{name}: state_dir {path}: tenants' users cannot pass {blocked}; allow it (chmod o+x {blocked}), choose "
+            "another state_dir (the gateway's data_dir), or set isolation: none to run all jobs as root for one tenant"
+        )
 
 
 def _blocked(path: Path) -> Path | None:

@@ -169,7 +169,8 @@ def _group(
 def _wish(request: Request) -> PlacementWish:
     found = request["placement"]
     avoid = tuple(request.get("avoid_nodes", ()))
-    if not found and not avoid:
+    refused = tuple((backend, each["remedy"]) for backend, each in sorted(request.get("refused_by", {}).items()))
+    if not found and not avoid and not refused:
         return _ANYWHERE
     return PlacementWish(
         flavors=tuple(found.get("flavors", ())),
@@ -180,6 +181,7 @@ def _wish(request: Request) -> PlacementWish:
         require=found.get("require", {}),
         prefer=found.get("prefer", {}),
         avoid_nodes=avoid,
+        refused_by=refused,
     )
 
 

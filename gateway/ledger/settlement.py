@@ -77,6 +77,7 @@ def settle(
             exit_code=end.exit_code,
             message=end.message[:_MAX_MESSAGE] or facts.verdict.words,
             bad_nodes=tuple(end.bad_nodes),
+            refused_by=end.refused_by,
             credit_gpu_ms=credit,
         ),
         settings,

@@ -42,6 +42,7 @@ def request_key(job: QueuedJob) -> tuple[object, ...]:
             tuple(sorted(wish.require.items())),
             tuple(sorted(wish.prefer.items())),
             tuple(sorted(wish.avoid_nodes)),
+            wish.refused_by,
         )
     return (job.groups, job.capacity, job.max_price, where)
 
@@ -69,6 +70,7 @@ def allowed(job: QueuedJob, pool: Pool, flavor: Flavor) -> bool:
         and (not wish.flavors or flavor.name in wish.flavors)
         and (not wish.pools or pool.name in wish.pools)
         and (not wish.backends or pool.backend in wish.backends)
+        and all(backend != pool.backend for backend, _ in wish.refused_by)
         and (not wish.zones or flavor.zone in wish.zones)
         and (job.max_price is None or flavor.price <= job.max_price)
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 from temporalio import activity
 
-from backends.errors import BackendError, Misconfigured, NoCapacity, OutcomeUnknown, Refused, Throttled
+from backends.errors import BackendError, Misconfigured, NoCapacity, OutcomeUnknown, Refused, TenantNotServed, Throttled
 from workflows.messages import AttemptView, Done, Refusal
 
 HEARTBEAT_EVERY_S: Final = 5.0
@@ -43,7 +43,9 @@ def outcome(backend: str, error: BackendError, view: AttemptView | None) -> Done
         refusal = Refusal(backend, error.reason, str(error), permanent=error.permanent)
         return Done(view=view, refusal=refusal)
     if isinstance(error, Misconfigured):
-        return Done(view=view, refusal=Refusal(backend, "Misconfigured", str(error), misconfigured=True))
+        tenant = isinstance(error, TenantNotServed)
+        refusal = Refusal(backend, "Misconfigured", str(error), misconfigured=True, tenant=tenant)
+        return Done(view=view, refusal=refusal)
     if isinstance(error, Throttled):
         return Done(view=view, retry_after_s=max(RETRY_S, error.retry_after_s), problem=str(error))
     # Unreachable: nothing was asked. OutcomeUnknown: the same key again, which finds what the lost answer made.
@@ -55,6 +57,8 @@ def rest(error: BackendError) -> tuple[int, str] | None:
     """For how long the refused pools get nothing, and by which word; None where the pool is not to blame."""
     if isinstance(error, NoCapacity):
         return REST_S["NoCapacity"], error.reason
+    if isinstance(error, TenantNotServed):
+        return None  # the tenants that it serves must not wait for the one that it does not
     if isinstance(error, Misconfigured):
         return REST_S["Misconfigured"], "Misconfigured"
     if isinstance(error, Refused) and not error.permanent:

@@ -127,6 +127,19 @@ def test_a_node_that_failed_is_avoided() -> None:
     assert decide(snapshot(pools=(pool(nodes(2, 8)),), queued=(wish,))).admits["wish"].placed[0].nodes == (("n001", 1),)
 
 
+def test_a_backend_that_does_not_serve_the_tenant_is_passed_by_and_is_the_reason_where_it_is_the_only_one() -> None:
+    away = PlacementWish(refused_by=(("here", "name a common tenant in trust_below"),))
+    pools = (pool(nodes(1, 8), "a"), pool(nodes(1, 8), "b"))
+    told = decide(snapshot(pools=pools, queued=(job("wish", placement=away), job("other", tenant="b"))))
+    assert told.token("wish") == "Misconfigured"
+    found = told.waits["wish"]
+    assert (found.blocker, found.why.remedy) == ("here", "name a common tenant in trust_below")
+    assert "other" in told.admits, "a job of another tenant with the same wish is not held up"
+    elsewhere = (*pools, pool(nodes(1, 8), "c", backend="there"))
+    found_room = decide(snapshot(pools=elsewhere, queued=(job("wish", placement=away),)))
+    assert found_room.admits["wish"].placed[0].pool == "c"
+
+
 def test_capacity_types_are_what_was_asked_for_and_the_cheapest_goes_first() -> None:
     kinds = {
         "spot": flavor("spot", capacity_type=CapacityType.SPOT, price=1),
