@@ -23,7 +23,7 @@ def test_a_strangers_job_is_refused_once_and_waits_with_the_remedy_while_the_poo
     job_id = submit(gate, "stranger", "stranger")
 
     def waits() -> JobDetail:
-        job = gate.operator.get_job(job_id)
+        job = gate.operator.get(job_id)
         assert job.pending is not None, job
         assert job.pending.token == "Misconfigured", job.pending
         return job
@@ -35,5 +35,5 @@ def test_a_strangers_job_is_refused_once_and_waits_with_the_remedy_while_the_poo
     assert "acme" not in job.pending.remedy
     again = submit(gate, "resident-again", "acme/research")
     assert gate.operator.wait(again, timeout_s=20).state == "SUCCEEDED", "no pool rests for a refusal of a stranger"
-    assert gate.operator.get_job(job_id).attempts == 1
+    assert gate.operator.get(job_id).attempts == 1
     gate.operator.cancel(job_id)
