@@ -4,11 +4,9 @@ import itertools
 
 import pytest
 
-from backends.errors import TenantNotServed
 from policies.states import LIVE_ATTEMPT_STATES
 from policies.vocabulary import AttemptState, Reason, StopCause
 from tests.builders.attempts import NOW_MS, a_part, a_view, stopping
-from workflows.activities.acting import outcome, rest
 from workflows.decide import after_absence, after_refusal, next_step
 from workflows.messages import AttemptView, Refusal
 from workflows.steps import (
@@ -130,18 +128,6 @@ def test_a_misconfigured_backend_leaves_the_job_waiting_with_its_token() -> None
     assert isinstance(step, AbortAll)
     assert step.end.reason == Reason.BACKEND_REFUSED
     assert step.end.message.startswith("Misconfigured: ")
-
-
-def test_a_tenant_that_is_not_served_makes_its_job_stay_away_and_closes_no_pool() -> None:
-    error = TenantNotServed("one serves another tenant; name both in trust_below")
-    assert rest(error) is None
-    refusal = outcome("one", error, None).refusal
-    assert refusal is not None
-    step = after_refusal(a_view("PENDING", prepared=[], started=[]), refusal)
-    assert isinstance(step, AbortAll)
-    assert (step.end.reason, step.end.refused_by) == (Reason.BACKEND_REFUSED, "one")
-    assert step.end.message == f"Misconfigured: {error}"
-    assert not step.rest
 
 
 def test_a_refusal_of_the_second_part_rolls_the_running_first_one_back() -> None:
