@@ -123,6 +123,11 @@ Preamble = Callable[[LaunchRequest, Member], tuple[str, ...]]
 PREAMBLES: Final[Mapping[Launcher, Preamble]] = MappingProxyType({Launcher.PLAIN: _plain})
 
 
+def offered_launchers() -> tuple[Launcher, ...]:
+    """What a job may name as its launcher at any backend of today; the rest is refused before anything is stored."""
+    return tuple(sorted(PREAMBLES))
+
+
 def _ours(request: LaunchRequest, member: Member, rendezvous: Rendezvous, files: MemberFiles) -> dict[str, str]:
     variables = {
         "TIDEGATE_JOB_ID": request.job,

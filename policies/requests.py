@@ -5,12 +5,11 @@ at once per shape. Room and quota only shrink during a cycle, so what did not fi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from policies.decisions import Numbers
-from policies.gang.fit import fit_across, fit_in_one
-from policies.placement.filters import Candidate, candidates, request_key
-from policies.placement.rooms import Room
+from policies.placement.ever import EmptyFederation, could_ever_fit
+from policies.placement.filters import Candidate, request_key
 from policies.snapshot import Flavor, Pool, QueuedJob
 from policies.vocabulary import Resource
 
@@ -42,15 +41,28 @@ class Requests:
     """All requests of a cycle, by the job that asks."""
 
     def __init__(self, jobs: Sequence[QueuedJob], pools: Sequence[Pool], flavors: Mapping[str, Flavor]) -> None:
-        self._pools, self._flavors = pools, flavors
-        self._empty: dict[str, Room] = {}
+        self._empty = EmptyFederation(pools, flavors)
         self._by_key: dict[object, Request] = {}
         # The snapshot keeps these jobs alive, so their identity is a safe and cheap key.
         self._by_identity = {id(job): self._by_wish(job) for job in jobs}
+        self._eased: list[QueuedJob] = []  # kept alive as well
 
     def of(self, job: QueuedJob) -> Request:
         """The request of a job of the snapshot, or of a smaller copy of one."""
         return self._by_identity.get(id(job)) or self._by_wish(job)
+
+    def eased(self, job: QueuedJob) -> QueuedJob:
+        """The job as it is to be placed: nodes are avoided by preference, not at the price of never starting.
+
+        Only where it could not fit without them in any pool, however empty, does it use the nodes it avoids; while
+        others would do and are merely busy it waits for those.
+        """
+        if not job.placement.avoid_nodes or self.of(job).possible:
+            return job
+        anywhere = replace(job, placement=replace(job.placement, avoid_nodes=()))
+        self._by_identity[id(anywhere)] = self._by_wish(anywhere)
+        self._eased.append(anywhere)
+        return anywhere
 
     def _by_wish(self, job: QueuedJob) -> Request:
         key = request_key(job)
@@ -60,33 +72,17 @@ class Requests:
         return found
 
     def _new(self, job: QueuedJob) -> Request:
-        matching = candidates(job, self._pools, self._flavors)
-        choices = tuple(choice for choice in matching if self._ever(job, choice))
-        possible = bool(choices)
-        if not possible and len(job.groups) > 1:
-            rooms = {choice.pool.name: self._room(choice.pool) for choice in matching}
-            possible = fit_across(job, rooms, matching) is not None
+        ever = could_ever_fit(job, self._empty)
         accelerators = sum(group.per_member.accelerators * group.replicas for group in job.groups)
         found = Request(
-            matching,
-            choices,
-            possible,
+            ever.matching,
+            ever.choices,
+            ever.possible,
             elastic=any(group.min_replicas < group.replicas for group in job.groups),
             asked={"asked_milli_gpu": accelerators, "members": sum(group.replicas for group in job.groups)},
         )
-        for choice in matching:
+        for choice in ever.matching:
             found.needs.setdefault(choice.flavor.name, _need(job, choice.flavor.name))
-        return found
-
-    def _ever(self, job: QueuedJob, choice: Candidate) -> bool:
-        """Whether it would fit in the pool with nothing in it. A pool that has reported no node yet may."""
-        pool = choice.pool
-        return not pool.nodes or fit_in_one(job, {pool.name: self._room(pool)}, choice) is not None
-
-    def _room(self, pool: Pool) -> Room:
-        found = self._empty.get(pool.name)
-        if found is None:
-            found = self._empty[pool.name] = Room.empty(pool)
         return found
 
 

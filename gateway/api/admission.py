@@ -7,30 +7,26 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from backends.environment import offered_launchers
+from gateway.api.fitting import fit_refusals
 from gateway.ledger.codec import deadline_ms, to_ms
 from gateway.operators import urls
-from gateway.queries.config import Config, PoolShape
+from gateway.queries.config import Config
 from gateway.queries.scope import lineage
-from policies.snapshot import Resources
-from policies.vocabulary import CapacityType, CapacityWish
+from policies.vocabulary import CapacityWish
 from tidegate.wire.enums import PriorityClass
 from tidegate.wire.problem import FieldProblem
-from tidegate.wire.spec import Group, JobSpec
+from tidegate.wire.spec import JobSpec
 
 LONG_SPOT_S: Final = 4 * 3600  # POLICIES §10
 OWN_DISK_SCHEMES: Final = ("file", "local")
-_TYPES: Final = {
-    CapacityWish.SPOT: {CapacityType.SPOT},
-    CapacityWish.ON_DEMAND: {CapacityType.ON_DEMAND, CapacityType.RESERVED},
-    CapacityWish.RESERVED: {CapacityType.RESERVED},
-    CapacityWish.MIXED: set(CapacityType),
-}
 
 
 def refusals(spec: JobSpec, tenant: str, config: Config, now: datetime) -> list[tuple[str, FieldProblem]]:
     """(slug, problem) for each thing that is wrong; empty when the job may be stored."""
     return [
-        *_shape(spec, config),
+        *_launcher(spec),
+        *fit_refusals(spec, tenant, config),
         *_checkpoint(spec, tenant, config),
         *class_refusals(spec.priority, tenant, config),
         *_deadline(spec, now),
@@ -52,6 +48,21 @@ def class_refusals(priority: PriorityClass, tenant: str, config: Config) -> Iter
         )
 
 
+def _launcher(spec: JobSpec) -> Iterator[tuple[str, FieldProblem]]:
+    """A launcher that no backend offers would be accepted, placed, and fail at its launch."""
+    offered = [launcher.value for launcher in offered_launchers()]
+    if spec.launcher.value not in offered:
+        yield (
+            "launcher-not-offered",
+            FieldProblem(
+                field="launcher",
+                detail=f"no backend offers the launcher {spec.launcher}",
+                remedy=f"use one of: {', '.join(offered)}, and start the ranks in `run` from TIDEGATE_NODE_RANK, "
+                "TIDEGATE_NUM_NODES, MASTER_ADDR and MASTER_PORT",
+            ),
+        )
+
+
 def _deadline(spec: JobSpec, now: datetime) -> Iterator[tuple[str, FieldProblem]]:
     if spec.deadline is None:
         return
@@ -68,13 +79,16 @@ def _deadline(spec: JobSpec, now: datetime) -> Iterator[tuple[str, FieldProblem]
 def _checkpoint(spec: JobSpec, tenant: str, config: Config) -> Iterator[tuple[str, FieldProblem]]:
     if spec.checkpoint is None:
         spot = CapacityWish(spec.capacity.type.value) is CapacityWish.SPOT
-        if spot and (spec.max_duration or 0) > LONG_SPOT_S and not spec.capacity.accept_loss:
+        # Without a bound it may run for any time, so it is long.
+        long = spec.max_duration is None or spec.max_duration > LONG_SPOT_S
+        if spot and long and not spec.capacity.accept_loss:
             yield (
                 "long-spot-without-checkpoint",
                 FieldProblem(
                     field="checkpoint",
-                    detail="a spot job of more than 4 h that saves nothing would lose everything at a revocation",
-                    remedy="add checkpoint.url, or say capacity.accept_loss: true",
+                    detail="a spot job of more than 4 h, or of no max_duration, that saves nothing would lose "
+                    "everything at a revocation",
+                    remedy="add checkpoint.url, set max_duration to 4h or less, or say capacity.accept_loss: true",
                 ),
             )
         return
@@ -104,94 +118,3 @@ def _checkpoint(spec: JobSpec, tenant: str, config: Config) -> Iterator[tuple[st
             field=field, detail=f"{url[:300]} is under no storage of {tenant}", remedy=f"use one of: {allowed}"
         ),
     )
-
-
-def _allowed_pools(spec: JobSpec, config: Config) -> list[PoolShape]:
-    wish = CapacityWish(spec.capacity.type.value)
-    place = spec.placement
-    return [
-        pool
-        for pool in config.pools
-        if CapacityType(pool.capacity_type) in _TYPES[wish]
-        and (not place.flavors or pool.flavor in place.flavors)
-        and (not place.pools or pool.name in place.pools)
-        and (not place.backends or pool.backend in place.backends)
-        and (not place.zones or pool.zone in place.zones)
-        and (spec.capacity.max_price is None or pool.price <= spec.capacity.max_price)
-    ]
-
-
-def _shape(spec: JobSpec, config: Config) -> Iterator[tuple[str, FieldProblem]]:
-    pools = _allowed_pools(spec, config)
-    for index, group in enumerate(spec.flat_groups()):
-        assert group.resources is not None, "flat_groups fills it in"
-        where = f"groups.{index}" if spec.groups else ""
-        wanted = group.resources.accelerators
-        model = wanted.model
-        matching = [p for p in pools if (p.accelerator == model if model else True)]
-        if not matching:
-            have = ", ".join(sorted({p.accelerator or "CPUs only" for p in config.pools})) or "nothing yet"
-            yield _no_fit(
-                _join(where, "resources.accelerators" if model else "placement"),
-                f"no pool that this job may use has {model or 'what it asks for'}",
-                f"take what there is ({have}), or loosen placement and capacity",
-            )
-            continue
-        if any(pool.silent for pool in matching):
-            continue
-        member = Resources(
-            accelerators=wanted.count,
-            cpus=group.resources.cpus,
-            memory=group.resources.memory,
-            disk=group.resources.disk,
-        )
-        yield from _members(where, group, spec, member, matching)
-
-
-def _members(
-    where: str, group: Group, spec: JobSpec, member: Resources, pools: list[PoolShape]
-) -> Iterator[tuple[str, FieldProblem]]:
-    needed = spec.elastic.min if spec.elastic and not spec.groups else (group.min_replicas or group.replicas)
-    fitting = sum(_fit(member, shape.per_node) * shape.count for pool in pools for shape in pool.shapes)
-    if fitting >= needed:
-        return
-    if fitting == 0:
-        largest = max((s.per_node for p in pools for s in p.shapes), default=Resources())
-        yield _no_fit(
-            _join(where, _tight(member, largest)),
-            "one member is larger than any node that there is",
-            f"ask for at most {largest.accelerators / 1000:g} accelerators, {largest.cpus / 1000:g} CPUs and "
-            f"{largest.memory} bytes of memory per member, and for more members",
-        )
-        return
-    yield _no_fit(
-        _join(where, "replicas") if spec.groups else "num_nodes",
-        f"{needed} members are asked for, all pools together hold {fitting} when empty",
-        f"ask for at most {fitting}",
-    )
-
-
-def _fit(member: Resources, node: Resources) -> int:
-    pairs = (
-        (member.accelerators, node.accelerators),
-        (member.cpus, node.cpus),
-        (member.memory, node.memory),
-        (member.disk, node.disk),
-    )
-    return min((have // want for want, have in pairs if want), default=1)
-
-
-def _tight(member: Resources, node: Resources) -> str:
-    if member.accelerators > node.accelerators:
-        return "resources.accelerators"
-    if member.cpus > node.cpus:
-        return "resources.cpus"
-    return "resources.memory" if member.memory > node.memory else "resources.disk"
-
-
-def _join(where: str, field: str) -> str:
-    return f"{where}.{field}" if where else field
-
-
-def _no_fit(field: str, detail: str, remedy: str) -> tuple[str, FieldProblem]:
-    return "no-matching-flavor", FieldProblem(field=field, detail=detail, remedy=remedy)

@@ -120,7 +120,12 @@ class RequiresAttempt:
         with deps.transaction() as session:
             token, _ = _row(session, _digest_of(bearer))
             if token.attempt_id is None:
-                raise ProblemError(403, "forbidden", "only a job's own token may speak for its attempt")
+                raise ProblemError(
+                    403,
+                    "forbidden",
+                    "only a job's own token may speak for its attempt",
+                    remedy="send the token that the job finds in TIDEGATE_TOKEN_FILE",
+                )
             attempt = session.get(AttemptRow, token.attempt_id)
             if attempt is None or attempt.ended_at is not None:
                 raise _unauthorized("the attempt of this token has ended")

@@ -1,4 +1,7 @@
-"""What may come in at all: bodies of bounded size and depth, strict JSON, no NUL. Refuses before any model sees it."""
+"""What may come in at all: bodies of bounded size and depth, strict JSON, no NUL, no unknown query parameter.
+
+Refuses before any model sees it.
+"""
 
 import json
 import re
@@ -9,7 +12,10 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.api import parameters
 from gateway.api.problems import ProblemError
+from tidegate.wire.problem import FieldProblem
+from tidegate.wire.spec import NOT_TEXT
 
 MAX_DEPTH: Final = 64
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -18,8 +24,9 @@ _EXACT_FLOAT: Final = 2**53
 _NUL_OR_SURROGATE: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
-def _bad(detail: str, remedy: str) -> ProblemError:
-    return ProblemError(400, "malformed-json", detail, remedy=remedy)
+def _bad(detail: str, remedy: str, field: str = "") -> ProblemError:
+    errors = [FieldProblem(field=field[:500], detail=detail, remedy=remedy)] if field else []
+    return ProblemError(400, "malformed-json", detail, field=field[:500], remedy=remedy, errors=errors)
 
 
 def _constant(text: str) -> Any:
@@ -51,18 +58,36 @@ def _too_deep(body: bytes) -> bool:
     return False
 
 
-def _check_text(value: Any) -> None:
+def _shown(text: str) -> str:
+    """A key as it may stand in an answer: what no text can hold is written as its escape."""
+    return text.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")[:100]
+
+
+def _check_text(value: Any, path: str = "") -> None:
     """Refuse NUL and lone surrogates, which no text column can hold; called only where an escape hints at one."""
     if isinstance(value, str):
-        if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise _bad("a text contains NUL or half of a surrogate pair", "take that character away")
+        if NOT_TEXT.search(value):
+            raise _bad(
+                f"{path or 'the body'} contains NUL or half of a surrogate pair", "take that character away", path
+            )
     elif isinstance(value, dict):
         for key, inner in value.items():
-            _check_text(key)
-            _check_text(inner)
+            at = f"{path}.{_shown(key)}" if path else _shown(key)
+            _check_text(key, at)
+            _check_text(inner, at)
     elif isinstance(value, list):
-        for inner in value:
-            _check_text(inner)
+        for index, inner in enumerate(value):
+            _check_text(inner, f"{path}.{index}" if path else str(index))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Readers differ in which of two equal keys they take, so neither is what the user surely meant.
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for at, key in enumerate(names) if key in names[:at])
+        raise _bad(f"the key {_shown(twice)!r} is there twice in one object", "give it once", _shown(twice))
+    return found
 
 
 def strict_json(body: bytes) -> Any:
@@ -74,7 +99,9 @@ def strict_json(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise _bad("the body is not UTF-8", "encode it as UTF-8") from error
     try:
-        value = json.loads(text, parse_constant=_constant, parse_float=_number, parse_int=_integer)
+        value = json.loads(
+            text, parse_constant=_constant, parse_float=_number, parse_int=_integer, object_pairs_hook=_unique
+        )
     except json.JSONDecodeError as error:
         raise _bad(f"{error.msg} at line {error.lineno} column {error.colno}", "send one JSON document") from error
     if _NUL_OR_SURROGATE.search(text):
@@ -88,13 +115,15 @@ class _StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route whose JSON bodies are read by `strict_json`."""
+    """A route whose JSON bodies are read by `strict_json` and which refuses query parameters it does not declare."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, given a request that parses strictly."""
         inner = super().get_route_handler()
+        known = parameters.declared(self.dependant)
 
         async def handler(request: Request) -> Response:
+            parameters.check(request.query_params, known)
             try:
                 return await inner(_StrictRequest(request.scope, request.receive))
             except ProblemError:

@@ -22,6 +22,11 @@ logger = logging.getLogger("tidegate.api")
 MEDIA_TYPE: Final = "application/problem+json"
 MAX_ERRORS: Final = 50
 _LEADING_FIELD: Final = re.compile(r"(?P<field>[a-z_][A-Za-z0-9_.\-]*): (?P<rest>.+)", re.DOTALL)
+_HTTP_REMEDIES: Final = {
+    400: "send one JSON document, as /v1/openapi.json describes it",
+    404: "check the path; /v1/openapi.json lists every route",
+    405: "use another method; /v1/openapi.json lists them",
+}
 _KNOWN_FIELDS: Final = sorted(
     {
         name
@@ -40,6 +45,46 @@ _REMEDIES: Final = {
     "int_type": "give an integer",
     "int_from_float": "give an integer",
     "finite_number": "give a finite number",
+    "float_type": "give a number",
+    "string_type": "give a text",
+    "bool_type": "give true or false",
+    "bool_parsing": "give true or false",
+    "int_parsing": "give an integer",
+    "int_parsing_size": "give a smaller number",
+    "dict_type": "give an object",
+    "model_type": "give an object",
+    "model_attributes_type": "give an object",
+    "tuple_type": "give a list",
+    "list_type": "give a list",
+    "uuid_parsing": "give the id as the gate shows it, for example 0b9f6a3e-0d6f-4f0e-9d4f-2f6d3f1f8a55",
+    "datetime_parsing": "give an RFC 3339 instant, for example 2030-01-31T12:00:00Z",
+    "datetime_from_date_parsing": "give an RFC 3339 instant, for example 2030-01-31T12:00:00Z",
+    "timezone_aware": "give an offset, for example 2030-01-31T12:00:00Z",
+    "union_tag_invalid": "take one of the listed kinds",
+    "union_tag_not_found": "say its `kind`",
+}
+# What the bound or pattern is stands in the error's own context.
+_BOUNDS: Final = {
+    "greater_than_equal": "give at least {ge}",
+    "greater_than": "give more than {gt}",
+    "less_than_equal": "give at most {le}",
+    "less_than": "give less than {lt}",
+    "multiple_of": "give a multiple of {multiple_of}",
+    "string_too_short": "give at least {min_length} character(s)",
+    "string_too_long": "give at most {max_length} characters",
+    "too_short": "give at least {min_length}",
+    "too_long": "give at most {max_length}",
+    "enum": "take one of: {expected}",
+    "literal_error": "take one of: {expected}",
+    "string_pattern_mismatch": "give a text of the form {pattern}",
+    "union_tag_invalid": "take one of: {expected_tags}",
+}
+_WHERE: Final = {
+    "job": "list yours with GET /v1/jobs, or ask with a token of the tenant that owns it",
+    "attempt": "list those of the job with GET /v1/jobs/<id>/attempts",
+    "rank": "give a rank from 0 to the number of members less 1",
+    "tenant": "name your token's tenant or one below it; GET /v1/tenants lists them",
+    "archive": "PUT it to /v1/workdirs/<sha256> first",
 }
 
 
@@ -83,7 +128,8 @@ class ProblemError(Exception):
 
 def not_found(what: str, name: object) -> ProblemError:
     """Nothing of that name, or nothing that this caller may know of: the two look the same."""
-    return ProblemError(404, "not-found", f"there is no {what} {str(name)[:200]!r} that you may see")
+    remedy = _WHERE.get(what, f"check the name; GET /v1/{what}s lists those that you may see")
+    return ProblemError(404, "not-found", f"there is no {what} {str(name)[:200]!r} that you may see", remedy=remedy)
 
 
 def invalid(field: str, detail: str, remedy: str, *, slug: str = "invalid") -> ProblemError:
@@ -115,8 +161,18 @@ def _field_problem(error: Mapping[str, Any]) -> FieldProblem:
         remedy = f"did you mean {near[0]}? Else take it away" if near else "take it away; there is no such field"
         return FieldProblem(field=field[:500], detail=f"unknown field {name[:100]!r}", remedy=remedy)
     head, semicolon, tail = detail.partition("; ")
-    remedy = tail if semicolon else _REMEDIES.get(kind, "correct the value")
+    remedy = tail if semicolon else _remedy(kind, error.get("ctx") or {})
     return FieldProblem(field=field[:500], detail=(head if semicolon else detail)[:1000], remedy=remedy[:500])
+
+
+def _remedy(kind: str, context: Mapping[str, Any]) -> str:
+    bound = _BOUNDS.get(kind)
+    if bound is not None:
+        try:
+            return bound.format_map(context)
+        except KeyError:
+            pass
+    return _REMEDIES.get(kind, "give a value as the schema in /v1/openapi.json describes it")
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]]) -> ProblemError:
@@ -150,7 +206,9 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
         slug = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
-        problem = ProblemError(error.status_code, slug, str(error.detail), headers=error.headers)
+        allowed = (error.headers or {}).get("Allow", "")
+        remedy = f"use {allowed}" if allowed else _HTTP_REMEDIES.get(error.status_code, "see /v1/openapi.json")
+        problem = ProblemError(error.status_code, slug, str(error.detail), remedy=remedy, headers=error.headers)
         return problem.response(request.url.path)
 
     @app.exception_handler(DataError)

@@ -67,18 +67,35 @@ def _quotas(docs: Documents, capacities: Capacities) -> Iterator[FieldProblem]:
             )
         parent = tenant.rpartition("/")[0]
         mins_below[parent, flavor, resource] += least
-        above = quotas.get((parent, flavor, resource))
-        if most is not None and above is not None and above.max is not None:
-            ceiling = amounts.parse(above.max, resource)
-            if most > ceiling:
-                yield _wrong(
-                    f"{where}.max",
-                    f"max {doc.max} is above the max {above.max} of {parent}",
-                    f"give at most {above.max}, or raise the quota of {parent} first",
-                )
+        yield from _ceiling(where, doc, most, quotas)
     for (parent, flavor, resource), total in mins_below.items():
         if total:
             yield from _guarantee((parent, flavor, resource), total, quotas, capacities)
+
+
+def _ceiling(
+    where: str, doc: QuotaDoc, most: int | None, quotas: Mapping[tuple[str, str, Resource], QuotaDoc]
+) -> Iterator[FieldProblem]:
+    """No max, given or left open, above the one of the nearest tenant above that has a quota of the same thing."""
+    above: QuotaDoc | None = None
+    path = doc.tenant
+    while above is None and "/" in path:
+        path = path.rpartition("/")[0]
+        above = quotas.get((path, doc.flavor, doc.resource))
+    if above is None or above.max is None:
+        return
+    if most is None:
+        yield _wrong(
+            f"{where}.max",
+            f"it sets no max, but {path} above it has max {above.max}",
+            f"give a max of at most {above.max}, or take the max of {path} away first",
+        )
+    elif most > amounts.parse(above.max, doc.resource):
+        yield _wrong(
+            f"{where}.max",
+            f"max {doc.max} is above the max {above.max} of {path}",
+            f"give at most {above.max}, or raise the quota of {path} first",
+        )
 
 
 def _guarantee(

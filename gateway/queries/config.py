@@ -12,46 +12,36 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from gateway.ledger import estate
 from gateway.ledger.tables.access import ClassAllowance, Storage, Tenant
-from gateway.ledger.tables.capacity import Flavor, NodeRow, Pool
-from policies.snapshot import Resources
+from gateway.ledger.tables.capacity import NodeRow
+from gateway.ledger.tables.capacity import Pool as PoolRow
+from policies.placement.ever import EmptyFederation, Ever, could_ever_fit
+from policies.snapshot import Flavor, Node, Pool, QueuedJob, Resources
+from policies.vocabulary import Tenure
 
 KEPT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """`count` equal nodes."""
-
-    per_node: Resources
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolShape:
-    """A pool with its flavor. `silent`: it has not reported yet, so nothing can be proved about it."""
-
-    name: str
-    backend: str
-    flavor: str
-    accelerator: str
-    capacity_type: str
-    zone: str
-    price: int
-    silent: bool
-    labels: Mapping[str, str]
-    shapes: tuple[Shape, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Config:
-    """One consistent view."""
+    """One consistent view. `pools` hold equal nodes as one row: what there is of them, not what is free."""
 
     tenants: Mapping[str, int] = field(default_factory=dict)
-    pools: tuple[PoolShape, ...] = ()
-    flavors: tuple[str, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    flavors: Mapping[str, Flavor] = field(default_factory=dict)
     storages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tenant path -> prefixes
     allowances: frozenset[tuple[str, str]] = frozenset()  # (tenant path, class)
+    _turn: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+    _empty: EmptyFederation = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_empty", EmptyFederation(self.pools, self.flavors))
+
+    def ever(self, job: QueuedJob) -> Ever:
+        """Whether the arbiter could ever place the job, by the arbiter's own word. Safe from many threads."""
+        with self._turn:  # a fit borrows the rooms
+            return could_ever_fit(job, self._empty)
 
 
 def read(session: Session) -> Config:
@@ -67,34 +57,32 @@ def read(session: Session) -> Config:
     return Config(
         tenants=tenants,
         pools=_pools(session),
-        flavors=tuple(session.execute(select(col(Flavor.name)).order_by(col(Flavor.name))).scalars()),
+        flavors={flavor.name: flavor for flavor in estate.flavors(session)},
         storages=storages,
         allowances=frozenset((paths[tenant], klass) for tenant, klass in allowances),
     )
 
 
-def _pools(session: Session) -> tuple[PoolShape, ...]:
+def _pools(session: Session) -> tuple[Pool, ...]:
     amounts = (col(NodeRow.accelerators), col(NodeRow.cpus), col(NodeRow.memory), col(NodeRow.disk))
-    shapes: dict[str, list[Shape]] = {}
-    for pool, count, *per_node in session.execute(
-        select(col(NodeRow.pool), func.sum(col(NodeRow.count)), *amounts).group_by(col(NodeRow.pool), *amounts)
+    same = (col(NodeRow.pool), col(NodeRow.labels), *amounts)
+    nodes: dict[str, list[Node]] = {}
+    for pool, labels, *per_node, count in session.execute(
+        select(*same, func.sum(col(NodeRow.count))).group_by(*same).order_by(*same)
     ):
-        shapes.setdefault(pool, []).append(Shape(Resources(*per_node), int(count)))
-    rows = session.execute(select(Pool, Flavor).join(Flavor, col(Flavor.name) == col(Pool.flavor)))
+        of_pool = nodes.setdefault(pool, [])
+        of_pool.append(Node(f"shape-{len(of_pool):06d}", Resources(*per_node), count=int(count), labels=labels))
     return tuple(
-        PoolShape(
+        Pool(
             name=pool.name,
             backend=pool.backend,
-            flavor=flavor.name,
-            accelerator=flavor.accelerator,
-            capacity_type=flavor.capacity_type,
-            zone=flavor.zone,
-            price=flavor.price,
-            silent=pool.as_of is None and pool.name not in shapes,
-            labels=flavor.labels,
-            shapes=tuple(shapes.get(pool.name, ())),
+            flavor=pool.flavor,
+            tenure=Tenure(pool.tenure),
+            places_nodes=pool.places_nodes,
+            place_first=False,  # about preemption: no matter of what there is
+            nodes=tuple(nodes.get(pool.name, ())),
         )
-        for pool, flavor in rows
+        for pool in session.execute(select(PoolRow).order_by(col(PoolRow.name))).scalars()
     )
 
 

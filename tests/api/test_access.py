@@ -113,7 +113,8 @@ def test_lists_hold_the_callers_subtree_only(as_: Client, app: FastAPI) -> None:
             if client is not as_("root") and dependency.role < Role.OPERATOR:
                 assert "acme" not in answer.text, path
             outside = client.get(path, params={"tenant": "acme/nlp"})
-            assert outside.status_code in {200, 404}, path
+            # A route without such a parameter says so.
+            assert outside.status_code in {200, 404} or outside.json()["field"] == "query.tenant", path
             assert "of-nlp" not in outside.text or dependency.role >= Role.OPERATOR, path
 
 

@@ -28,20 +28,50 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("empty name", job(""), "name"),
     ("blank name", job("   "), "name"),
     ("long name", job("x" * 201), "name"),
-    ("NUL in a name", job("a\x00b"), ""),
-    ("half a surrogate pair", job("a\ud800b"), ""),
+    ("NUL in a name", job("a\x00b"), "name"),
+    ("half a surrogate pair", job("a\ud800b"), "name"),
+    ("NUL in run", job(run="echo \x00"), "run"),
+    ("NUL in the value of a variable", job(env={"A": "b\x00"}), "env.A"),
+    ("half a surrogate pair in the name of a variable", job(env={"A\udfff": "b"}), "env.A\\udfff"),
+    ("NUL in a command", {"name": "g", "groups": [{"command": ["x", "\x00"]}]}, "groups.0.command.1"),
     ("a model that nobody has", job(resources={"accelerators": "B900:1"}), "resources.accelerators"),
     ("more cards than a node has", job(resources={"accelerators": "H100:9"}), "resources.accelerators"),
     ("more CPUs than a node has", job(resources={"accelerators": "H100:1", "cpus": 65}), "resources.cpus"),
     ("more memory than a node has", job(resources={"accelerators": 1, "memory": "513Gi"}), "resources.memory"),
+    ("more nodes than any one pool has", job(num_nodes=5, resources={"accelerators": "H100:8"}), "num_nodes"),
+    (
+        "groups that fit one by one and not together",
+        {
+            "name": "g",
+            "run": "x",
+            "groups": [
+                {"name": name, "replicas": 3, "resources": {"accelerators": "H100:8"}} for name in ("a", "b", "c")
+            ],
+        },
+        "groups.2.replicas",
+    ),
+    (
+        "a second group of many small members",
+        {
+            "name": "g",
+            "run": "x",
+            "groups": [
+                {"name": "a", "resources": {"accelerators": "H100:8"}},
+                {"name": "b", "replicas": 300, "resources": {"accelerators": 0, "cpus": 1}},
+            ],
+        },
+        "groups.1.replicas",
+    ),
+    ("a label that no node has", job(placement={"require": {"rack": "7"}}), "placement.require.rack"),
+    ("a price that nobody offers", job(capacity={"max_price": 1}), "capacity.max_price"),
     ("more nodes than there are", job(num_nodes=9, resources={"accelerators": "H100:8"}), "num_nodes"),
     (
         "a group larger than there is",
         {"name": "g", "groups": [{"name": "a", "replicas": 9, "resources": {"accelerators": 8}, "command": ["x"]}]},
         "groups.0.replicas",
     ),
-    ("reserved capacity that nobody has", job(capacity={"type": "reserved"}), "resources.accelerators"),
-    ("a pool that is not there", job(placement={"pools": ["nowhere"]}), "resources.accelerators"),
+    ("reserved capacity that nobody has", job(capacity={"type": "reserved"}), "capacity.type"),
+    ("a pool that is not there", job(placement={"pools": ["nowhere"]}), "placement.pools"),
     ("a checkpoint on the instance's own disk", job(checkpoint={"url": "/tmp/ckpt"}), "checkpoint.url"),
     ("the same as a URL", job(checkpoint={"url": "file:///scratch/x"}), "checkpoint.url"),
     ("outside every storage", job(checkpoint={"url": "s3://elsewhere/x"}), "checkpoint.url"),
@@ -69,6 +99,8 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         job(capacity={"type": "spot"}, max_duration="5h"),
         "checkpoint",
     ),
+    ("a spot job without a bound that saves nothing", job(capacity={"type": "spot"}), "checkpoint"),
+    *((f"the launcher {word}", job(launcher=word), "launcher") for word in ("torchrun", "mpi", "ray", "deepspeed")),
 ]
 
 
@@ -82,6 +114,43 @@ def test_every_bad_wish_is_refused_with_its_field_and_a_remedy(as_: Client, engi
         assert problem["remedy"], (what, problem)
         assert problem["detail"], (what, problem)
         assert "secret" not in answer.text, what
+    assert jobs_stored(engine) == 0
+
+
+def test_a_dry_run_refuses_what_a_submit_refuses(as_: Client) -> None:
+    nlp = as_("nlp")
+    for what, body, field in CASES:
+        answer = nlp.post("/v1/jobs?dry_run=true", content=json.dumps(body), headers=JSON)
+        assert answer.status_code in {400, 422}, what
+        assert the_problem(answer)["field"].startswith(field), what
+
+
+def test_spot_without_a_bound_is_accepted_with_a_word_or_a_short_bound(as_: Client) -> None:
+    nlp = as_("nlp")
+    assert nlp.post("/v1/jobs", json=job(capacity={"type": "spot", "accept_loss": True})).status_code == 202
+    assert nlp.post("/v1/jobs", json=job(capacity={"type": "spot"}, max_duration="4h")).status_code == 202
+
+
+def test_a_gang_over_two_pools_group_by_group_is_accepted(as_: Client) -> None:
+    groups = [{"name": n, "replicas": 4, "resources": {"accelerators": "H100:8"}, "command": ["x"]} for n in ("a", "b")]
+    assert as_("nlp").post("/v1/jobs", json={"name": "g", "groups": groups}).status_code == 202
+
+
+def test_a_size_that_no_pool_holds_is_answered_with_the_largest_that_one_does(as_: Client) -> None:
+    problem = the_problem(as_("nlp").post("/v1/jobs", json=job(num_nodes=5, resources={"accelerators": "H100:8"})))
+    assert "at most 4" in problem["remedy"]
+    assert problem["type"].endswith("/no-matching-flavor")
+
+
+def test_a_key_that_is_there_twice_is_refused_by_name(as_: Client, engine: Engine) -> None:
+    nlp = as_("nlp")
+    for body, field in (
+        (b'{"name":"a","run":"x","name":"b"}', "name"),
+        (b'{"name":"a","run":"x","env":{"A":"1","A":"2"}}', "A"),
+    ):
+        problem = the_problem(nlp.post("/v1/jobs", content=body, headers=JSON))
+        assert (problem["status"], problem["field"]) == (400, field)
+        assert "twice" in problem["detail"]
     assert jobs_stored(engine) == 0
 
 
@@ -161,8 +230,12 @@ def test_bad_urls_are_4xx(as_: Client) -> None:
     ]:
         answer = nlp.get(url)
         assert answer.status_code == expected, (url, answer.text)
-        the_problem(answer)
-    assert the_problem(nlp.put("/v1/jobs"))["status"] == 405
+        assert the_problem(answer)["remedy"] not in {"", "correct the value"}, (url, answer.text)
+    assert the_problem(nlp.get("/v1/jobs?limit=0"))["remedy"] == "give at least 1"
+    assert the_problem(nlp.post("/v1/jobs", json=job(num_nodes=-1)))["remedy"] == "give at least 1"
+    wrong_method = the_problem(nlp.put("/v1/jobs"))
+    assert wrong_method["status"] == 405
+    assert wrong_method["remedy"]
 
 
 def test_a_gang_within_a_storage_with_an_allowance_is_accepted(as_: Client) -> None:

@@ -66,7 +66,7 @@ def test_two_documents_of_one_name_are_refused() -> None:
 
 
 def test_what_is_right_is_not_refused() -> None:
-    assert wrong(quota("acme", 32, 32), quota("acme/nlp", 16, 32, 16), quota("acme/vision", 16)) == []
+    assert wrong(quota("acme", 32, 32), quota("acme/nlp", 16, 32, 16), quota("acme/vision", 16, 32)) == []
 
 
 def test_children_may_not_be_guaranteed_more_than_their_parent() -> None:
@@ -78,6 +78,26 @@ def test_children_may_not_be_guaranteed_more_than_their_parent() -> None:
 
 def test_a_childs_max_may_not_be_above_its_parents() -> None:
     assert wrong(quota("acme", 0, 8), quota("acme/nlp", 0, 9)) == ["quota.acme/nlp h100 accelerators.max"]
+
+
+def test_the_nearest_ancestor_with_a_quota_bounds_a_max_over_parents_without_one() -> None:
+    top, deep = quota("acme", 0, 8), TenantDoc(path="acme/nlp/east")
+    assert wrong(deep, top, quota("acme/nlp/east", 0, 9)) == ["quota.acme/nlp/east h100 accelerators.max"]
+    assert wrong(deep, top, quota("acme/nlp/east", 0, 8)) == []
+    # The nearer one counts, and it alone is wrong where it is itself above its ancestor.
+    assert wrong(deep, top, quota("acme/nlp", 0, 4), quota("acme/nlp/east", 0, 5)) == [
+        "quota.acme/nlp/east h100 accelerators.max"
+    ]
+    assert wrong(deep, top, quota("acme/nlp", 0, 9), quota("acme/nlp/east", 0, 9)) == [
+        "quota.acme/nlp h100 accelerators.max"
+    ]
+
+
+def test_no_max_below_an_ancestors_max_is_above_it() -> None:
+    deep = TenantDoc(path="acme/nlp/east")
+    assert wrong(quota("acme", 0, 8), quota("acme/nlp", 0)) == ["quota.acme/nlp h100 accelerators.max"]
+    assert wrong(deep, quota("acme", 0, 8), quota("acme/nlp/east", 0)) == ["quota.acme/nlp/east h100 accelerators.max"]
+    assert wrong(deep, quota("acme", 0), quota("acme/nlp/east", 0)) == []
 
 
 def test_roots_may_not_be_guaranteed_more_than_exclusive_pools_hold() -> None:

@@ -3,9 +3,10 @@
 from fastapi import APIRouter
 from sqlalchemy import text
 
+from gateway.api.bodies import StrictRoute
 from gateway.api.deps import DepsOf
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=StrictRoute)
 
 
 @router.get("/healthz")
