@@ -255,7 +255,7 @@ def test_ql_02_a_workflow_of_an_ended_attempt_leaves_at_once(play: Callable[...,
     play(scene)
 
 
-def test_tp_02_a_nudge_in_the_same_task_as_the_one_that_ends_the_wait_is_not_lost(play: Callable[..., None]) -> None:
+def test_tp_02_bursts_of_nudges_half_of_which_are_dropped_lose_no_wish(play: Callable[..., None]) -> None:
     async def scene(gate: Gate) -> None:
         attempt = await gate.run(checkpoints=True)
         await attempt.until("RUNNING")
