@@ -5,14 +5,15 @@ import binascii
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Query
 
 from gateway.api.problems import ProblemError
 
 _MAC_BYTES: Final = 16
+T = TypeVar("T")
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many items at most.")]
 Cursor = Annotated[str | None, Query(max_length=2048, description="`next` of the page before.")]
 
@@ -50,3 +51,22 @@ def read_cursor(key: bytes, filters: Mapping[str, Any], cursor: str | None) -> l
         raise wrong
     last: list[Any] = json.loads(payload)
     return last
+
+
+def page_of(
+    key: bytes,
+    filters: Mapping[str, Any],
+    items: Iterable[T],
+    sort_key: Callable[[T], tuple[str, ...]],
+    *,
+    limit: int,
+    cursor: str | None,
+) -> tuple[tuple[T, ...], str | None]:
+    """One page of a list that is read whole (configuration, balances), by a key that no two items share, and the next
+    page's cursor. What comes or goes between two pages moves nothing else.
+    """
+    last = read_cursor(key, filters, cursor)
+    keyed = sorted(((sort_key(item), item) for item in items), key=lambda pair: pair[0])
+    rest = keyed if last is None else [pair for pair in keyed if pair[0] > tuple(last)]
+    following = make_cursor(key, filters, list(rest[limit - 1][0])) if len(rest) > limit else None
+    return tuple(item for _, item in rest[:limit]), following

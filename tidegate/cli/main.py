@@ -52,7 +52,6 @@ def build() -> typer.Typer:
         "statement": accounts.statement,
         "apply": operators.apply,
         "diff": operators.diff,
-        "backends": operators.backends,
         "drain": operators.drain,
         "audit": operators.audit,
         "whoami": accounts.whoami,
@@ -60,6 +59,7 @@ def build() -> typer.Typer:
     }
     for name, verb in table.items():
         app.command(name)(verb)
+    app.add_typer(operators.backends, name="backends")
     app.add_typer(operators.token, name="token")
     return app
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from tidegate.cli import output
-from tidegate.cli.exits import CANNOT_WRITE, REJECTED, USAGE, Quit
+from tidegate.cli.exits import CANNOT_WRITE, DEFECT, REJECTED, USAGE, Quit
 from tidegate.cli.files import read_operator_documents
 from tidegate.cli.options import JsonFlag, LimitFlag, TenantFlag, gate, seconds, upto
 from tidegate.wire.enums import Role
@@ -160,8 +160,14 @@ def revoke_token(
     output.print_json({"id": identifier, "revoked": True}) if as_json else output.show(f"{identifier} revoked")
 
 
-def backends(context: typer.Context, *, as_json: JsonFlag = False) -> None:
-    """Backends and how they do, with their pools."""
+backends = typer.Typer(help="Backends and how they do, with their pools; forget one that is gone for good.")
+
+
+@backends.callback(invoke_without_command=True)
+def show_backends(context: typer.Context, *, as_json: JsonFlag = False) -> None:
+    """Backends and how they do, with their pools; forget one that is gone for good."""
+    if context.invoked_subcommand is not None:
+        return
     with gate(context) as client:
         found, pools = list(client.backends()), list(client.pools())
     if as_json:
@@ -179,6 +185,33 @@ def backends(context: typer.Context, *, as_json: JsonFlag = False) -> None:
             ((p.name, p.backend, p.flavor, p.tenure, p.nodes, p.capacity, p.rested_until, p.as_of) for p in pools),
             empty="",
         )
+
+
+@backends.command("forget")
+def forget_backend(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="BACKEND")],
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the audit.")],
+    force: Annotated[bool, typer.Option("--force", help="Although it answers; it is drained then.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give a dark backend up: what lived there is lost, its leases go back. There is no way to take that back."""
+    if not yes:
+        if not os.isatty(0):
+            raise Quit(USAGE, f"all that lives at {name} would be given up as lost; add --yes if that is meant")
+        if not typer.confirm(f"Give up all that lives at {name} as lost?", err=True):
+            raise Quit(USAGE, "nothing was changed")
+    with gate(context) as client:
+        done = client.forget_backend(name, reason, force=force)
+    if as_json:
+        output.print_json(done)
+    else:
+        over, told = len(done.settled), len(done.stopped)
+        output.show(f"{name} is forgotten: {over} attempts over, {told} told to stop elsewhere")
+    if done.left:
+        raise Quit(DEFECT, f"{len(done.left)} attempts could not be settled yet; run the same again")
 
 
 def drain(

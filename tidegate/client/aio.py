@@ -70,6 +70,7 @@ class AsyncClient:
     whoami = AsyncCall(operator_calls.whoami)
     set_quota = AsyncCall(operator_calls.set_quota)
     drain = AsyncCall(operator_calls.drain)
+    forget_backend = AsyncCall(operator_calls.forget_backend)
     put_document = AsyncCall(operator_calls.put_document)
     delete_document = AsyncCall(operator_calls.delete_document)
     apply = AsyncCall(operator_calls.apply)

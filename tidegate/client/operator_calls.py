@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tidegate.client.calls import Call, Listing, get, model, nothing, segment, send, tenant_path, with_tag
+from tidegate.client.calls import Call, Listing, get, given, model, nothing, segment, send, tenant_path, with_tag
 from tidegate.wire.operator import (
     AllowanceDoc,
     ApplyRequest,
@@ -12,6 +12,8 @@ from tidegate.wire.operator import (
     BackendView,
     CreditView,
     FlavorDoc,
+    ForgetRequest,
+    ForgetResult,
     Grant,
     GrantView,
     Me,
@@ -96,6 +98,12 @@ def drain(backend: str, *, draining: bool = True) -> Call[BackendView]:
     """Take a backend out of use for new attempts, or back into it."""
     verb = "drain" if draining else "undrain"
     return send("POST", f"/v1/backends/{segment(backend)}:{verb}", model(BackendView))
+
+
+def forget_backend(backend: str, reason: str, *, force: bool = False) -> Call[ForgetResult]:
+    """Give a dark backend up: what lived there is lost. ProblemError 409 `still-answers` unless `force`."""
+    path = f"/v1/backends/{segment(backend)}:forget"
+    return send("POST", path, model(ForgetResult), given(ForgetRequest, reason=reason), params={"force": force or None})
 
 
 def put_document(document: TenantDoc | FlavorDoc | PoolDoc | BackendDoc | StorageDoc | AllowanceDoc) -> Call[None]:

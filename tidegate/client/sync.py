@@ -70,6 +70,7 @@ class Client:
     whoami = SyncCall(operator_calls.whoami)
     set_quota = SyncCall(operator_calls.set_quota)
     drain = SyncCall(operator_calls.drain)
+    forget_backend = SyncCall(operator_calls.forget_backend)
     put_document = SyncCall(operator_calls.put_document)
     delete_document = SyncCall(operator_calls.delete_document)
     apply = SyncCall(operator_calls.apply)

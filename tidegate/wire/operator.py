@@ -32,7 +32,10 @@ class TenantDoc(Wire):
 
 
 class FlavorDoc(Wire):
-    """A kind of capacity. `price` in micro-dollars per GPU-hour."""
+    """A kind of capacity. `price` in micro-dollars per GPU-hour; members that take no card cost nothing.
+
+    Where the flavor has no accelerator it is per CPU-hour.
+    """
 
     kind: Literal["flavor"] = "flavor"
     name: Slug
@@ -266,6 +269,24 @@ class BackendView(Loose):
     seen_at: datetime | None = None
     problem: str = ""
     config: dict[str, Any] | None = None
+
+
+class ForgetRequest(Wire):
+    """Why a backend is given up, for the audit."""
+
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=500, strip_whitespace=True)]
+
+
+class ForgetResult(Loose):
+    """What giving a backend up did, by attempt. `settled`: over; `stopped`: their parts elsewhere end now; `left`:
+    not settled yet, send the same again. `pools`: those whose capacity is gone.
+    """
+
+    backend: str
+    settled: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
 
 
 class PoolView(Loose):

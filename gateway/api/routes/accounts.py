@@ -9,7 +9,7 @@ from gateway.api.auth import Viewer
 from gateway.api.bodies import StrictRoute
 from gateway.api.common import narrowed, visible_tenant
 from gateway.api.deps import DepsOf
-from gateway.api.pages import Cursor, Limit, make_cursor, read_cursor
+from gateway.api.pages import Cursor, Limit, make_cursor, page_of, read_cursor
 from gateway.queries import accounts
 from tidegate.wire.operator import CreditPage, Statement, UsagePage
 from tidegate.wire.spec import TenantPath
@@ -19,11 +19,18 @@ OfTenant = Annotated[TenantPath | None, Query(description="A tenant of the calle
 
 
 @router.get("/usage")
-def list_usage(deps: DepsOf, caller: Viewer, tenant: OfTenant = None) -> UsagePage:
+def list_usage(
+    deps: DepsOf, caller: Viewer, tenant: OfTenant = None, limit: Limit = 100, cursor: Cursor = None
+) -> UsagePage:
     """Held now and posted so far, per tenant and flavor."""
     scope = narrowed(caller, tenant)
     with deps.transaction() as session:
-        return UsagePage(items=tuple(accounts.usage(session, scope)))
+        found = accounts.usage(session, scope)
+    filters = {"list": "usage", "scope": scope.path}
+    items, following = page_of(
+        deps.cursor_key, filters, found, lambda u: (u.tenant, u.flavor), limit=limit, cursor=cursor
+    )
+    return UsagePage(items=items, next=following)
 
 
 @router.get("/credits")

@@ -1,20 +1,28 @@
 """Flavors, pools and backends: everybody may see what there is; operators change it and see configurations."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from gateway.api import changes
 from gateway.api.auth import Operator, Viewer
 from gateway.api.bodies import StrictRoute
 from gateway.api.deps import DepsOf
-from gateway.api.problems import not_found
+from gateway.api.pages import Cursor, Limit, page_of
+from gateway.api.problems import conflict, not_found
+from gateway.ledger import forget
+from gateway.operators import audit
 from gateway.queries import capacity
+from policies.settings import PolicySettings
 from tidegate.wire.operator import (
     BackendDoc,
     BackendPage,
     BackendView,
     FlavorDoc,
     FlavorPage,
+    ForgetRequest,
+    ForgetResult,
     PoolDoc,
     PoolPage,
     PoolView,
@@ -25,11 +33,15 @@ router = APIRouter(tags=["capacity"], route_class=StrictRoute)
 
 
 @router.get("/flavors")
-def list_flavors(deps: DepsOf, _: Viewer) -> FlavorPage:
+def list_flavors(deps: DepsOf, _: Viewer, limit: Limit = 100, cursor: Cursor = None) -> FlavorPage:
     """Every kind of capacity."""
     with deps.transaction() as session:
         docs = changes.documents_of(session, "flavor")
-    return FlavorPage(items=tuple(d for d in docs if isinstance(d, FlavorDoc)))
+    found = [d for d in docs if isinstance(d, FlavorDoc)]
+    items, following = page_of(
+        deps.cursor_key, {"list": "flavors"}, found, lambda d: (d.name,), limit=limit, cursor=cursor
+    )
+    return FlavorPage(items=items, next=following)
 
 
 @router.get("/flavors/{name}")
@@ -60,10 +72,14 @@ def delete_flavor(deps: DepsOf, caller: Operator, name: Slug) -> Response:
 
 
 @router.get("/pools")
-def list_pools(deps: DepsOf, caller: Viewer) -> PoolPage:
+def list_pools(deps: DepsOf, caller: Viewer, limit: Limit = 100, cursor: Cursor = None) -> PoolPage:
     """Every pool with what it last reported."""
     with deps.transaction() as session:
-        return PoolPage(items=tuple(capacity.pools(session, with_config=caller.everywhere)))
+        found = list(capacity.pools(session, with_config=caller.everywhere))
+    items, following = page_of(
+        deps.cursor_key, {"list": "pools"}, found, lambda pool: (pool.name,), limit=limit, cursor=cursor
+    )
+    return PoolPage(items=items, next=following)
 
 
 @router.get("/pools/{name}")
@@ -93,10 +109,14 @@ def delete_pool(deps: DepsOf, caller: Operator, name: Slug) -> Response:
 
 
 @router.get("/backends")
-def list_backends(deps: DepsOf, caller: Viewer) -> BackendPage:
+def list_backends(deps: DepsOf, caller: Viewer, limit: Limit = 100, cursor: Cursor = None) -> BackendPage:
     """Every backend and how it does."""
     with deps.transaction() as session:
-        return BackendPage(items=tuple(capacity.backends(session, with_config=caller.everywhere)))
+        found = list(capacity.backends(session, with_config=caller.everywhere))
+    items, following = page_of(
+        deps.cursor_key, {"list": "backends"}, found, lambda one: (one.name,), limit=limit, cursor=cursor
+    )
+    return BackendPage(items=items, next=following)
 
 
 @router.get("/backends/{name}")
@@ -135,6 +155,47 @@ def drain_backend(deps: DepsOf, caller: Operator, name: Slug) -> BackendView:
 def undrain_backend(deps: DepsOf, caller: Operator, name: Slug) -> BackendView:
     """Admit to it again."""
     return _set_draining(deps, caller, name, draining=False)
+
+
+@router.post("/backends/{name}:forget")
+def forget_backend(
+    deps: DepsOf,
+    caller: Operator,
+    name: Slug,
+    why: ForgetRequest,
+    *,
+    force: Annotated[bool, Query(description="Although it answers; it is drained then.")] = False,
+) -> ForgetResult:
+    """A dark backend will not come back: what lived there is LOST, its capacity is gone, the parts of gangs elsewhere
+    are told to stop. 409 while it answers. What comes back later is ended by the reconciler.
+    """
+    try:
+        with deps.transaction() as session:
+            found = forget.begin(session, name, force=force)
+            after = {"attempts": found.attempts, "pools": found.pools, "forced": force}
+            audit.record(
+                session,
+                principal=caller.principal,
+                action="backend.forget",
+                target=name,
+                reason=why.reason,
+                after=after,
+            )
+    except forget.NoSuchBackendError as error:
+        raise not_found("backend", name) from error
+    except forget.StillAnswersError as error:
+        remedy = "drain it and cancel what runs there; ?force=true if you know that it is gone for good"
+        raise conflict("still-answers", str(error), remedy) from error
+    deps.configs.forget()
+    settings = PolicySettings(**deps.settings.policy)  # type: ignore[arg-type]
+    done = forget.finish(deps.engine, name, found, settings)
+    return ForgetResult(
+        backend=name,
+        settled=tuple(done.settled),
+        stopped=tuple(done.stopped),
+        left=tuple(done.left),
+        pools=tuple(done.pools),
+    )
 
 
 def _set_draining(deps: DepsOf, caller: Operator, name: str, *, draining: bool) -> BackendView:

@@ -9,6 +9,7 @@ from gateway.api.auth import Operator, Viewer
 from gateway.api.bodies import StrictRoute
 from gateway.api.common import check_if_match, narrowed, scope_of
 from gateway.api.deps import DepsOf
+from gateway.api.pages import Cursor, Limit, page_of
 from gateway.api.problems import not_found
 from gateway.operators import apply
 from gateway.queries import quotas
@@ -29,11 +30,22 @@ def list_quotas(
     caller: Viewer,
     tenant: Annotated[TenantPath | None, Query()] = None,
     flavor: Annotated[Slug | None, Query()] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> QuotaPage:
     """Quotas of the subtree with what is held of them."""
     scope = narrowed(caller, tenant)
     with deps.transaction() as session:
-        return QuotaPage(items=tuple(quotas.quotas(session, scope, flavor=flavor)))
+        found = quotas.quotas(session, scope, flavor=flavor)
+    items, following = page_of(
+        deps.cursor_key,
+        {"list": "quotas", "scope": scope.path, "flavor": flavor},
+        found,
+        lambda quota: (quota.tenant, quota.flavor, quota.resource.value),
+        limit=limit,
+        cursor=cursor,
+    )
+    return QuotaPage(items=items, next=following)
 
 
 @router.get("/quotas/{path:path}")

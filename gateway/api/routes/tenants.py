@@ -10,6 +10,7 @@ from gateway.api.auth import Operator, Viewer
 from gateway.api.bodies import StrictRoute
 from gateway.api.common import narrowed, scope_of
 from gateway.api.deps import DepsOf
+from gateway.api.pages import Cursor, Limit, page_of
 from gateway.api.problems import not_found
 from gateway.queries.scope import lineage
 from tidegate.wire.enums import PriorityClass, Role
@@ -35,12 +36,15 @@ def me(caller: Viewer) -> Me:
 
 
 @router.get("/tenants")
-def list_tenants(deps: DepsOf, caller: Viewer) -> TenantPage:
+def list_tenants(deps: DepsOf, caller: Viewer, limit: Limit = 100, cursor: Cursor = None) -> TenantPage:
     """Every tenant that the caller may see, parents first."""
     scope = scope_of(caller)
     with deps.transaction() as session:
         docs = changes.documents_of(session, "tenant")
-    return TenantPage(items=tuple(d for d in docs if isinstance(d, TenantDoc) and scope.holds(d.path)))
+    seen = [d for d in docs if isinstance(d, TenantDoc) and scope.holds(d.path)]
+    filters = {"list": "tenants", "scope": scope.path}
+    items, following = page_of(deps.cursor_key, filters, seen, lambda d: (d.path,), limit=limit, cursor=cursor)
+    return TenantPage(items=items, next=following)
 
 
 @router.get("/tenants/{path:path}")
@@ -72,16 +76,24 @@ def delete_tenant(deps: DepsOf, caller: Operator, path: AtPath) -> Response:
 
 
 @router.get("/storages")
-def list_storages(deps: DepsOf, caller: Viewer, tenant: Annotated[TenantPath | None, Query()] = None) -> StoragePage:
+def list_storages(
+    deps: DepsOf,
+    caller: Viewer,
+    tenant: Annotated[TenantPath | None, Query()] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> StoragePage:
     """Storages that jobs of this tenant may name, its ancestors' included; credentials by reference for operators."""
     scope = narrowed(caller, tenant)
     above = set(lineage(scope.path)) if scope.path else set()
     with deps.transaction() as session:
         docs = changes.documents_of(session, "storage")
-    items = [d for d in docs if isinstance(d, StorageDoc) and (scope.holds(d.tenant) or d.tenant in above)]
+    seen = [d for d in docs if isinstance(d, StorageDoc) and (scope.holds(d.tenant) or d.tenant in above)]
     if not caller.everywhere:
-        items = [d.model_copy(update={"credential": ""}) for d in items]
-    return StoragePage(items=tuple(items))
+        seen = [d.model_copy(update={"credential": ""}) for d in seen]
+    filters = {"list": "storages", "scope": scope.path}
+    items, following = page_of(deps.cursor_key, filters, seen, lambda d: (d.tenant, d.name), limit=limit, cursor=cursor)
+    return StoragePage(items=items, next=following)
 
 
 @router.put("/storages/{name}")
@@ -103,13 +115,22 @@ def delete_storage(deps: DepsOf, caller: Operator, name: Slug, tenant: Annotated
 
 @router.get("/allowances")
 def list_allowances(
-    deps: DepsOf, caller: Viewer, tenant: Annotated[TenantPath | None, Query()] = None
+    deps: DepsOf,
+    caller: Viewer,
+    tenant: Annotated[TenantPath | None, Query()] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> AllowancePage:
     """GPU-hours of P0 and P1 per period in the caller's subtree."""
     scope = narrowed(caller, tenant)
     with deps.transaction() as session:
         docs = changes.documents_of(session, "allowance")
-    return AllowancePage(items=tuple(d for d in docs if isinstance(d, AllowanceDoc) and scope.holds(d.tenant)))
+    seen = [d for d in docs if isinstance(d, AllowanceDoc) and scope.holds(d.tenant)]
+    filters = {"list": "allowances", "scope": scope.path}
+    items, following = page_of(
+        deps.cursor_key, filters, seen, lambda d: (d.tenant, d.priority.value), limit=limit, cursor=cursor
+    )
+    return AllowancePage(items=items, next=following)
 
 
 @router.put("/allowances/{path:path}")

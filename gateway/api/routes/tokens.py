@@ -1,6 +1,6 @@
 """API tokens. The secret is in the answer that made it and nowhere else; nobody gives a role above their own."""
 
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Annotated
 from uuid import UUID, uuid4
 
@@ -13,6 +13,7 @@ from gateway.api.bodies import StrictRoute
 from gateway.api.callers import Caller
 from gateway.api.common import narrowed, scope_of, visible_tenant
 from gateway.api.deps import DepsOf
+from gateway.api.pages import Cursor, Limit, page_of
 from gateway.api.problems import ProblemError, not_found
 from gateway.ledger.tables.access import Token
 from gateway.operators import audit
@@ -25,11 +26,27 @@ router = APIRouter(tags=["tokens"], route_class=StrictRoute)
 
 
 @router.get("/tokens")
-def list_tokens(deps: DepsOf, caller: TenantAdmin, tenant: Annotated[TenantPath | None, Query()] = None) -> TokenPage:
-    """Tokens of the subtree, without their secrets."""
+def list_tokens(
+    deps: DepsOf,
+    caller: TenantAdmin,
+    tenant: Annotated[TenantPath | None, Query()] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> TokenPage:
+    """Tokens of the subtree, oldest first, without their secrets."""
     scope = narrowed(caller, tenant)
     with deps.transaction() as session:
-        return TokenPage(items=tuple(access.tokens(session, scope)))
+        found = access.tokens(session, scope)
+    items, following = page_of(
+        deps.cursor_key,
+        {"list": "tokens", "scope": scope.path},
+        found,
+        # Fixed width: ISO texts of one zone order as the instants do.
+        lambda token: (token.created_at.astimezone(UTC).isoformat(timespec="microseconds"), token.id),
+        limit=limit,
+        cursor=cursor,
+    )
+    return TokenPage(items=items, next=following)
 
 
 @router.post("/tokens", status_code=201)

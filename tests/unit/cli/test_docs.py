@@ -21,7 +21,7 @@ def test_every_flag_and_verb_that_is_named_exists() -> None:
     import typer
 
     group = typer.main.get_group(build())
-    commands = {**group.commands, **group.commands["token"].commands}  # type: ignore[attr-defined]
+    commands = {**group.commands, **group.commands["token"].commands, **group.commands["backends"].commands}  # type: ignore[attr-defined]
     flags = {option for command in [group, *commands.values()] for p in command.params for option in p.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT)) - {"--help"}
     assert named <= flags, named - flags

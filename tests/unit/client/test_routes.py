@@ -35,13 +35,14 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "dry_run": ((SPEC,), {}),
     "submit_batch": (([SPEC],), {}),
     "list_jobs": ((), {"state": [JobState.QUEUED], "tenant": "acme", "label": ["a=b"], "page_size": 5}),
-    "cancel": ((JOB,), {"message": "enough"}),
+    "cancel": ((JOB,), {"index": 2, "message": "enough"}),
     "resize": ((JOB, 2), {}),
     "update": ((JOB,), {"labels": {"a": "b"}}),
     "events": ((JOB,), {"after": 7}),
     "logs": ((JOB,), {"rank": 1, "attempt": 2, "index": 3, "offset": 4, "follow": True}),
     "set_quota": ((QUOTA,), {"etag": "x"}),
     "drain": (("b",), {}),
+    "forget_backend": (("b", "burnt"), {"force": True}),
     "delete_document": (("pool", "p"), {}),
     "apply": (([TENANT],), {"prune": True}),
     "diff": (([TENANT],), {}),
@@ -54,7 +55,6 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "revoke_grant": ((1,), {}),
 }
 OF_TENANT = "usage credits statement quotas storages allowances tokens grants audit"
-ONE_PAGE = "quotas usage storages allowances tokens"
 BARE = "whoami tenants flavors pools backends"
 OF_JOB = "get_job hold unhold checkpoint requeue explain attempts tasks past_events"
 
@@ -80,7 +80,7 @@ def call_of(name: str, function: Callable[..., Any], tmp_path: Path) -> Call[Any
         args, more = ARGUMENTS[name]
     built = function(*args, **more)
     if isinstance(built, Listing):
-        return built.page(None if name in {*BARE.split(), *ONE_PAGE.split()} else "cursor")
+        return built.page("cursor")
     if isinstance(built, Follow):
         return Call("GET", built.path, lambda body, _: body, built.params)
     assert isinstance(built, Call)
