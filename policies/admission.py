@@ -14,6 +14,7 @@ from policies.gates import not_yet, nowhere, too_late, wait
 from policies.order.default import queued_since
 from policies.order.standing import Key
 from policies.placement.filters import Candidate
+from policies.placement.rooms import NOTHING, least, minus, most
 from policies.placement.shadow import slot_for
 from policies.preemption.search import make_way
 from policies.quota.tree import Answer, need_of
@@ -166,7 +167,10 @@ def _in_pool(job: QueuedJob, choice: Candidate, state: State, refusals: list[Wai
 def _no_room(job: QueuedJob, choice: Candidate, state: State) -> Wait:
     pool = choice.pool.name
     request = state.requests.of(job)
-    free = state.rooms.by_pool[pool].total()
+    room = state.rooms.by_pool[pool]
+    free = room.total()
+    for node in job.placement.avoid_nodes:  # what is free there is no room for this job
+        free = minus(free, least(free, most(NOTHING, room.free.get(node, NOTHING))))
     numbers = {**request.asked, "pool": pool, "free_milli_gpu": free[0]}
     needs = request.needs[choice.flavor.name][choice.flavor.name]
     enough = (

@@ -12,7 +12,7 @@ from policies.order.qad import ranks
 from policies.order.standing import Key, Standing
 from policies.placement.rooms import Part, Rooms
 from policies.placement.shadow import Ahead, Release, Slot, Slots
-from policies.preemption.candidates import overrides_at
+from policies.preemption.candidates import OURS, overrides_at
 from policies.preemption.cost import MILLI, milli_gpu
 from policies.quota.loans import Lent, debts
 from policies.quota.tree import Quotas, need_of
@@ -46,7 +46,10 @@ class State:
         self.promised: dict[str, str] = {v: a.id for a in self.live for v in a.contingent_on}
         self.leaving = tuple(a.id for a in self.live if a.stopping is not None and a.id not in self.promised)
         self.stoppable = frozenset(
-            placed.pool for attempt in self.live if attempt.stopping is None for placed in attempt.placed
+            placed.pool
+            for attempt in self.live
+            if attempt.stopping is None or attempt.stopping in OURS
+            for placed in attempt.placed
         )
         self.victims = 0
         self.searches = 0

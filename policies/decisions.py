@@ -44,7 +44,11 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Stop one attempt for `waiter`. `credit` says whether the policy grants one when it is settled."""
+    """Stop one attempt for `waiter`. `credit` says whether the policy grants one when it is settled.
+
+    again: it is being stopped already, for `cause`; its grace becomes the shorter one, and what it frees passes to this
+    waiter. displaced: it is itself a waiter that never ran; its contingent lease is void with this decision.
+    """
 
     attempt: str
     version: int
@@ -53,6 +57,8 @@ class Preempt:
     grace_ms: int
     credit: bool
     why: Why
+    again: bool = False
+    displaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

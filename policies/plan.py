@@ -15,7 +15,7 @@ from policies.snapshot import QueuedJob, Snapshot
 def plan(snapshot: Snapshot, settings: PolicySettings, now_ms: int) -> Plan:
     """Decide one cycle over a consistent snapshot at `now_ms` (epoch milliseconds)."""
     state = State(snapshot, settings, now_ms)
-    jobs = [job for job in snapshot.queued if not _set_aside(job, state)]
+    jobs = [state.requests.eased(job) for job in snapshot.queued if not _set_aside(job, state)]
     for key, job in order_named(settings.order)(jobs, standing(state, jobs)):
         consider(job, key, state)
     return Plan(

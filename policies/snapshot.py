@@ -115,7 +115,7 @@ class Flavor:
     accelerator_memory: int
     capacity_type: CapacityType
     zone: str
-    price: int  # micro-dollars per GPU-hour (per CPU-hour where there is no accelerator)
+    price: int  # micro-dollars per GPU-hour, members without cards cost nothing; per CPU-hour without accelerator
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -171,7 +171,7 @@ class PlacementWish:
     ordered: bool = False
     require: Mapping[str, str] = field(default_factory=dict)
     prefer: Mapping[str, str] = field(default_factory=dict)
-    avoid_nodes: tuple[str, ...] = ()
+    avoid_nodes: tuple[str, ...] = ()  # by preference: used after all where the job could never fit without them
     refused_by: tuple[tuple[str, str], ...] = ()  # (backend, remedy): as configured now it does not serve this tenant
 
 

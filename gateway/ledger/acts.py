@@ -14,7 +14,7 @@ from sqlalchemy import CursorResult, text
 from sqlalchemy.orm import Session
 
 from backends.naming import attempt_id
-from gateway.ledger import events, leases, outbox, transition
+from gateway.ledger import displace, events, leases, outbox, transition
 from gateway.ledger.codec import dumps, placed_json
 from gateway.ledger.decisions import Decided
 from gateway.ledger.queue import parse_key
@@ -105,10 +105,13 @@ _RESIZE = text(
 def apply(session: Session, act: Act, jobs: dict[UUID, LockedJob], done: Applied) -> None:
     """All of the act, or DroppedError: the caller rolls its savepoint back. `jobs`, `done` change at the end only."""
     mine, rows = Applied(), ChainMap[UUID, LockedJob]({}, jobs)
+    if (begun := displace.void_promises(session, act.preempts)) is not None:
+        raise DroppedError(STALE, f"attempt {begun} waits for nobody any more")
     for admit in act.admits:
         _admit(session, admit, rows, mine)
     for preempt in act.preempts:
         _preempt(session, preempt, mine)
+    displace.spare_the_rest(session, act.preempts)
     for move in act.moves:
         _move(session, move, mine)
     for resize in act.resizes:
@@ -227,8 +230,9 @@ def _move(session: Session, move: Move, mine: Applied) -> None:
 
 
 def _stop(session: Session, wish: Preempt | Move, cause: StopCause, stop_for: str) -> UUID:
+    statement = displace.STOP_AGAIN if isinstance(wish, Preempt) and wish.again else _STOP
     row = session.execute(
-        _STOP,
+        statement,
         {
             "id": wish.attempt,
             "version": wish.version,

@@ -73,6 +73,8 @@ def _leases_and_attempts(session: Session) -> Iterator[Violation]:
             yield Violation("lease", row.lease_of, f"a {row.lease_state} lease without an attempt")
         elif live_attempt and row.lease_state is None:
             yield Violation("lease", row.attempt_id, f"{row.state} without a lease")
+        elif live_attempt and row.lease_state == "voided" and row.stop_cause is not None:
+            continue  # a displaced waiter, until its workflow has taken away what was prepared
         elif live_attempt != live_lease:
             yield Violation("lease", row.attempt_id, f"{row.state} with a lease that is {row.lease_state}")
     for row in session.execute(_EMPTY_WAITS):
@@ -167,7 +169,7 @@ _ORPHANS = text(
 )
 _LEASES = text(
     """
-    SELECT a.id AS attempt_id, a.state, a.ended_at, l.attempt_id AS lease_of, l.state AS lease_state
+    SELECT a.id AS attempt_id, a.state, a.ended_at, a.stop_cause, l.attempt_id AS lease_of, l.state AS lease_state
     FROM attempts a FULL JOIN leases l ON l.attempt_id = a.id
     WHERE a.ended_at IS NULL OR l.state IN ('held', 'contingent')
     """

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import acts, decisions, transition
+from gateway.ledger import acts, decisions, displace, transition
 from gateway.ledger.acts import STALE, Applied, DroppedError, LockedJob
 from gateway.ledger.archive import Archive
 from gateway.ledger.codec import dumps, from_ms
@@ -36,7 +36,9 @@ _LOCK_ATTEMPTS = text("SELECT id FROM attempts WHERE id = ANY(:ids) ORDER BY id 
 _LOCK_ACCOUNTS = text(
     """
     WITH RECURSIVE above AS (
-        SELECT t.id, t.parent_id FROM tenants t WHERE t.id IN (SELECT tenant_id FROM jobs WHERE id = ANY(:ids))
+        SELECT t.id, t.parent_id FROM tenants t WHERE t.id IN (
+            SELECT tenant_id FROM jobs WHERE id = ANY(:ids)
+            UNION SELECT tenant_id FROM leases WHERE attempt_id = ANY(:displaced))
         UNION SELECT t.id, t.parent_id FROM tenants t JOIN above ON t.id = above.parent_id
     )
     SELECT id FROM accounts WHERE tenant_id IS NULL OR tenant_id IN (SELECT id FROM above) ORDER BY id
@@ -128,8 +130,12 @@ def _lock(session: Session, plan: Plan, waits: Mapping[UUID, Wait]) -> _Locked:
         locked.jobs = {row["id"]: LockedJob(**row) for row in rows}
     if attempts:
         locked.attempts = set(session.execute(_LOCK_ATTEMPTS, {"ids": sorted(attempts)}).scalars())
+    displaced = {preempt.attempt for act in plan.acts for preempt in act.preempts if preempt.displaced}
+    if displaced:
+        mine = set(session.execute(displace.LOCK_LEASES, {"ids": sorted(displaced)}).scalars())
+        locked.attempts -= displaced - mine
     if admitted:
-        session.execute(_LOCK_ACCOUNTS, {"ids": sorted(admitted)}).all()
+        session.execute(_LOCK_ACCOUNTS, {"ids": sorted(admitted), "displaced": sorted(displaced)}).all()
     return locked
 
 

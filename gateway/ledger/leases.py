@@ -271,13 +271,21 @@ def _items(placed: Iterable[Placed]) -> list[dict[str, Any]]:
 
 
 def _price(session: Session, placed: Sequence[Placed]) -> int:
-    """Micro-dollars per hour: per GPU, or per CPU where there is no accelerator."""
+    """Micro-dollars per hour. The FLAVOR says what is counted: its cards, or its CPUs where it has no accelerator.
+
+    A job without cards on a flavor that is priced by the card takes no card from anybody, and costs nothing.
+    """
     rows = session.execute(
-        text("SELECT name, price FROM flavors WHERE name = ANY(:names)"),
+        text("SELECT name, price, accelerator <> '' AS by_card FROM flavors WHERE name = ANY(:names)"),
         {"names": sorted({part.flavor for part in placed})},
     )
-    prices = {row.name: row.price for row in rows}
-    return sum(prices.get(p.flavor, 0) * (p.total.accelerators or p.total.cpus) // 1000 for p in placed)
+    prices = {row.name: row for row in rows}
+    total = 0
+    for part in placed:
+        if (known := prices.get(part.flavor)) is not None:
+            counted = part.total.accelerators if known.by_card else part.total.cpus
+            total += known.price * counted // 1000
+    return total
 
 
 def _concurrency_keys(levels: Sequence[Level], amounts: Amounts) -> list[Key]:

@@ -26,7 +26,7 @@ _LIVE = text(
     LEFT JOIN LATERAL (
         SELECT b.restart_ms FROM attempts b WHERE b.job_id = a.job_id AND b.restart_ms > 0 ORDER BY number DESC LIMIT 1
     ) restarted ON true
-    WHERE a.ended_at IS NULL
+    WHERE a.ended_at IS NULL AND l.state IN ('held', 'contingent')  -- a displaced waiter holds nothing any more
     """
 )
 _PREEMPTIONS = text(
@@ -34,6 +34,7 @@ _PREEMPTIONS = text(
     SELECT job_id, count(*) AS week, count(*) FILTER (WHERE ended_at > now() - interval '1 day') AS today,
         max(ended_at) AS last
     FROM attempts WHERE state = 'PREEMPTED' AND ended_at > now() - interval '7 days'
+        AND started_at IS NOT NULL  -- what never ran was not disturbed
         AND job_id IN (SELECT job_id FROM attempts WHERE ended_at IS NULL)
     GROUP BY job_id
     """

@@ -41,7 +41,8 @@ _STARTED = text(
 )
 _ASK = text(
     """
-    UPDATE attempts SET stop_cause = :cause, stop_grace_s = :grace_s, stop_asked_at = now(), version = version + 1
+    UPDATE attempts SET stop_cause = :cause, stop_grace_s = least(stop_grace_s, :grace_s), stop_asked_at = now(),
+        version = version + 1
     WHERE id = :id AND ended_at IS NULL
         AND (stop_cause IS NULL OR (:cause = ANY(:harder) AND NOT stop_cause = ANY(:harder)))
     RETURNING job_id
@@ -52,6 +53,7 @@ _SENT = text(
     UPDATE attempts SET stopping_at = coalesce(stopping_at, now()), stop_cause = coalesce(stop_cause, :gone),
         stop_asked_at = coalesce(stop_asked_at, now()), stop_grace_s = coalesce(stop_grace_s, 0), version = version + 1
     WHERE id = :id AND ended_at IS NULL AND stopping_at IS NULL
+        AND (CAST(:grace_s AS int) IS NULL OR stop_grace_s IS NULL OR CAST(:grace_s AS int) <= stop_grace_s)
     """
 )
 _SAVED = text(
@@ -113,11 +115,14 @@ def out_of_budget(session: Session, attempt_id: str, settings: LedgerSettings) -
     return ask_stop(session, attempt_id, StopCause.BUDGET, row.request.get("grace_s", settings.default_grace_s))
 
 
-def stop_sent(session: Session, attempt_id: str) -> None:
-    """The backend has the stop. A wish that was taken back in this very moment came too late: it counts as given."""
+def stop_sent(session: Session, attempt_id: str, grace_s: int | None = None) -> None:
+    """The backend has the stop. A wish that was taken back in this very moment came too late: it counts as given.
+
+    `grace_s`: what it was told. If the row wants a shorter one by now, it has still to be told that.
+    """
     if _lock_job(session, attempt_id) is None:
         return
-    session.execute(_SENT, {"id": attempt_id, "gone": StopCause.WAITER_GONE.value})
+    session.execute(_SENT, {"id": attempt_id, "gone": StopCause.WAITER_GONE.value, "grace_s": grace_s})
     mark(session, attempt_id, AttemptState.STOPPING)
 
 

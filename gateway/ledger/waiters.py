@@ -16,6 +16,8 @@ _SPARE = text(
             -- A row in other hands is on its way out: it is left alone, and nobody waits in a ring.
             SELECT id FROM attempts WHERE stop_for = ANY(:waiters) AND stopping_at IS NULL AND ended_at IS NULL
                 AND state IN ('RESERVED', 'PENDING', 'RUNNING')
+                -- A displaced waiter has no lease to come back to.
+                AND EXISTS (SELECT FROM leases l WHERE l.attempt_id = attempts.id AND l.state IN ('held', 'contingent'))
             ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
         ) AND jobs.id = victim.job_id
     RETURNING victim.id, victim.job_id, jobs.tenant_id

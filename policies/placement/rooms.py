@@ -40,6 +40,10 @@ def least(a: Amounts, b: Amounts) -> Amounts:
     return (min(a[0], b[0]), min(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3]))
 
 
+def most(a: Amounts, b: Amounts) -> Amounts:
+    return (max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3]))
+
+
 def members_in(free: Amounts, each: Amounts) -> int:
     """How many equal members fit in `free`; a member that asks nothing fits any number of times."""
     most = 1 << 40

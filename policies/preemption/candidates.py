@@ -1,10 +1,14 @@
 """Which live attempts may give way to a waiter in one pool, and for which cause; the bounds of POLICIES §7.
 
 Equal priority never preempts equal priority; the one exception is an owner that takes its borrowed guarantee back.
+A P0 finds no time of anybody else's preemption in its way: it takes what is being stopped already, with no grace, and
+displaces a lower class's waiter that counts on it. That waiter goes with its victims as ONE candidate, so that what a
+victim frees is promised to one waiter only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from policies.quota.tree import Level, Tree
 from policies.settings import PolicySettings
@@ -12,6 +16,8 @@ from policies.snapshot import LiveAttempt, Override
 from policies.vocabulary import AttemptState, PriorityClass, StopCause
 
 _STOPPABLE = frozenset({AttemptState.PENDING, AttemptState.RUNNING, AttemptState.CHECKPOINTING})
+OURS: Final = frozenset({StopCause.PREEMPT, StopCause.RECLAIM, StopCause.MOVE, StopCause.BACKFILL})
+"""Stops of the arbiter's own, whose grace it may shorten; a cancel's or a revocation's is not its to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +31,26 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """An attempt that may give way, with the cause that would be written."""
+    """An attempt that may give way, with the cause that would be written.
+
+    leaving: it is being stopped already. brings: for a waiter that is displaced, those whose end it waits for.
+    """
 
     attempt: LiveAttempt
     cause: StopCause
-    forced: bool
+    forced: bool = False
+    leaving: bool = False
+    brings: "tuple[Victim, ...]" = ()
+
+    @property
+    def displaced(self) -> bool:
+        """Whether it is a waiter, which holds a promise and has never run."""
+        return bool(self.attempt.contingent_on)
+
+    @property
+    def all(self) -> "tuple[Victim, ...]":
+        """It and those that it brings."""
+        return (self, *self.brings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +73,11 @@ def overrides_at(overrides: tuple[Override, ...], now_ms: int) -> Mapping[str, O
 
 def victim_of(attempt: LiveAttempt, waiter: Waiter, tree: Tree | None, bounds: Bounds) -> Victim | None:
     """Whether one attempt may give way to the waiter, None if not."""
-    if attempt.state not in _STOPPABLE or attempt.stopping is not None or attempt.contingent_on:
+    if attempt.contingent_on:
+        return None
+    if attempt.stopping is not None:
+        return _leaving(attempt, bounds) if waiter.klass is PriorityClass.P0 and attempt.stopping in OURS else None
+    if attempt.state not in _STOPPABLE:
         return None
     word = bounds.words.get(attempt.id)
     if word is not None and not word.force:
@@ -64,6 +89,29 @@ def victim_of(attempt: LiveAttempt, waiter: Waiter, tree: Tree | None, bounds: B
     if not forced and _spared(attempt, waiter, bounds.now_ms, bounds.settings):
         return None
     return Victim(attempt, cause, forced)
+
+
+def displaced(attempt: LiveAttempt, waits_for: Sequence[LiveAttempt], waiter: Waiter, bounds: Bounds) -> Victim | None:
+    """A lower class's waiter with those whose end it waits for, if a P0 asks. It never ran, so nothing spares it."""
+    if waiter.klass is not PriorityClass.P0 or attempt.klass is PriorityClass.P0 or attempt.stopping is not None:
+        return None
+    if _forbidden(attempt, bounds) or not attempt.contingent_on:
+        return None
+    brings = [_leaving(one, bounds) for one in waits_for]
+    # One that is not to be hurried, or not stopped by us, is left to end in its time; the waiter then stays too.
+    found = tuple(victim for victim in brings if victim is not None)
+    return Victim(attempt, StopCause.PREEMPT, brings=found) if len(found) == len(brings) else None
+
+
+def _leaving(attempt: LiveAttempt, bounds: Bounds) -> Victim | None:
+    if attempt.stopping not in OURS or attempt.klass is PriorityClass.P0 or _forbidden(attempt, bounds):
+        return None
+    return Victim(attempt, attempt.stopping, leaving=True)
+
+
+def _forbidden(attempt: LiveAttempt, bounds: Bounds) -> bool:
+    word = bounds.words.get(attempt.id)
+    return word is not None and not word.force
 
 
 def _cause(attempt: LiveAttempt, waiter: Waiter, tree: Tree | None) -> StopCause | None:

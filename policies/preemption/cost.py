@@ -32,6 +32,7 @@ class Cost:
     lost_ms: int
     restart_ms: int
     penalty: Penalty
+    brought_gpu_ms: int = 0  # of those that go with it: a displaced waiter's own victims
 
     @property
     def per_gpu_ms(self) -> int:
@@ -40,8 +41,8 @@ class Cost:
 
     @property
     def gpu_ms(self) -> int:
-        """GPUs × (lost + restart + penalty)."""
-        return self.milli_gpu * self.per_gpu_ms // MILLI
+        """GPUs × (lost + restart + penalty), and the same of those that go with it."""
+        return self.milli_gpu * self.per_gpu_ms // MILLI + self.brought_gpu_ms
 
     @property
     def score_milli(self) -> int:

@@ -2,8 +2,8 @@
 then could not start: a set counts only if the whole gang fits, within quota, once the set is gone.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from policies.cycle import RANKS, State
 from policies.decisions import Act, Admit, Preempt, Why
@@ -12,7 +12,7 @@ from policies.order.qad import qad_at
 from policies.placement.filters import Candidate
 from policies.placement.rooms import Part
 from policies.placement.shadow import beyond
-from policies.preemption.candidates import Bounds, Victim, Waiter, excess_of, victim_of
+from policies.preemption.candidates import Bounds, Victim, Waiter, displaced, excess_of, victim_of
 from policies.preemption.choose import cheapest_set
 from policies.preemption.cost import Cost, Penalty, cost_of, milli_gpu
 from policies.quota.tree import Tree, need_of
@@ -22,9 +22,15 @@ from policies.vocabulary import PriorityClass, StopCause
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    """The victims, a displaced waiter with those that it brings as one; `costs` of each of `everyone`."""
+
     candidate: Candidate
     victims: tuple[Victim, ...]
     costs: tuple[Cost, ...]
+
+    @property
+    def everyone(self) -> tuple[Victim, ...]:
+        return tuple(one for victim in self.victims for one in victim.all)
 
     @property
     def total(self) -> int:
@@ -112,11 +118,16 @@ def _reclaims(job: QueuedJob, flavor: str, tree: Tree | None, state: State) -> b
 
 def _victims(search: _Search) -> list[Victim]:
     state, found = search.state, []
+    by_id = {attempt.id: attempt for attempt in state.live}
     for attempt in state.live:
         if attempt.id in state.promised or all(p.pool != search.candidate.pool.name for p in attempt.placed):
             continue
         bounds = Bounds(state.words, state.now_ms, state.settings)
-        victim = victim_of(attempt, search.waiter, search.tree, bounds)
+        if attempt.contingent_on:
+            waits_for = [by_id[name] for name in attempt.contingent_on if name in by_id]
+            victim = displaced(attempt, waits_for, search.waiter, bounds)
+        else:
+            victim = victim_of(attempt, search.waiter, search.tree, bounds)
         if victim is not None:
             found.append(victim)
     return found
@@ -146,25 +157,55 @@ def _cheapest(search: _Search, victims: list[Victim]) -> _Found | None:
     costs = sorted(costs, key=lambda cost: (cost.gpu_ms, cost.attempt))[: state.settings.max_candidates]
     need = state.requests.of(job).accelerators(candidate.flavor.name)
 
+    def frees_enough(some: Sequence[Victim]) -> bool:
+        gang = search.fit_without([one.attempt.id for victim in some for one in victim.all])
+        return gang is not None and _within_quota(job, gang, some, state)
+
     def suffices(chosen: Sequence[Cost]) -> bool:
-        gang = search.fit_without([cost.attempt for cost in chosen])
-        return gang is not None and _within_quota(job, gang, [by_id[cost.attempt] for cost in chosen], state)
+        return frees_enough([by_id[cost.attempt] for cost in chosen])
 
     chosen = cheapest_set(costs, need, suffices, state.settings.max_victims_exact)
     if chosen is None:
         return None
+    found = _without_needless([by_id[cost.attempt] for cost in chosen], frees_enough)
+    everyone = [one for victim in found for one in victim.all]
     # A gang that needs more than a whole cycle's bound gets a cycle of its own, else it would never start.
-    if state.victims and state.victims + len(chosen) > state.settings.max_victims_per_cycle:
+    if state.victims and state.victims + len(everyone) > state.settings.max_victims_per_cycle:
         return None
-    found = tuple(by_id[cost.attempt] for cost in chosen)
-    taken_back = sum(milli_gpu(victim.attempt) for victim in found if victim.cause is StopCause.RECLAIM)
+    taken_back = sum(_reclaimed(victim) for victim in everyone)
     if state.reclaimed and state.reclaimed + taken_back > state.settings.max_reclaim_per_cycle:
         return None
-    return _Found(candidate, found, chosen)
+    return _Found(candidate, tuple(found), tuple(_own_cost(search, victim) for victim in everyone))
+
+
+def _without_needless(chosen: list[Victim], suffices: Callable[[Sequence[Victim]], bool]) -> list[Victim]:
+    """The same victims, where a displaced waiter brings only those whose room is needed; the others are spared."""
+    for at, victim in enumerate(chosen):
+        for one in victim.brings:
+            fewer = replace(chosen[at], brings=tuple(other for other in chosen[at].brings if other is not one))
+            if suffices([*chosen[:at], fewer, *chosen[at + 1 :]]):
+                chosen[at] = fewer
+    return chosen
+
+
+def _reclaimed(victim: Victim) -> int:
+    """What counts against a cycle's bound; what was being stopped already has been counted when it was."""
+    return milli_gpu(victim.attempt) if victim.cause is StopCause.RECLAIM and not victim.leaving else 0
 
 
 def _cost(search: _Search, victim: Victim) -> Cost:
+    own = _own_cost(search, victim)
+    if not victim.brings:
+        return own
+    brought = [_own_cost(search, one) for one in victim.brings]
+    gpus = max(own.milli_gpu, sum(cost.milli_gpu for cost in brought))
+    return replace(own, milli_gpu=gpus, brought_gpu_ms=sum(cost.gpu_ms for cost in brought))
+
+
+def _own_cost(search: _Search, victim: Victim) -> Cost:
     attempt, state, tree = victim.attempt, search.state, search.tree
+    if victim.displaced:
+        return Cost(attempt.id, milli_gpu(attempt), 0, 0, Penalty())  # it never ran: nothing is lost
     if victim.forced:
         # An operator's word makes it the first choice wherever it helps.
         return Cost(attempt.id, milli_gpu(attempt), 0, 0, Penalty())
@@ -201,23 +242,39 @@ def _within_quota(job: QueuedJob, gang: Gang, victims: Sequence[Victim], state: 
 
     A higher class may take what its victims were guaranteed (their cost says so), but no guarantee that lies idle.
     """
-    by_class = [part for victim in victims if victim.cause is StopCause.PREEMPT for part in victim.attempt.placed]
-    for victim in victims:
-        state.quotas.add(victim.attempt.tenant, need_of(victim.attempt.placed), -1)
+    everyone = [one for victim in victims for one in victim.all]
+    by_class = [
+        part
+        for one in everyone
+        if (one.cause is StopCause.PREEMPT or one.leaving) and not one.displaced  # a promise is no room
+        for part in one.attempt.placed
+    ]
+    for one in everyone:
+        _uncount(one, state)
     within = state.quotas.within(job.tenant, need_of(gang), need_of(by_class))
-    for victim in victims:
-        state.quotas.add(victim.attempt.tenant, need_of(victim.attempt.placed))
+    for one in everyone:
+        _uncount(one, state, sign=-1)
     return within
 
 
+def _uncount(victim: Victim, state: State, sign: int = 1) -> None:
+    """Take a victim out of the trees, or with sign −1 put it back."""
+    if victim.displaced:
+        state.quotas.withdraw(state.live, victim.attempt, sign)
+    else:
+        state.quotas.add(victim.attempt.tenant, need_of(victim.attempt.placed), -sign)
+
+
 def _act(job: QueuedJob, best: _Found, found: Sequence[_Found], state: State) -> Act:
-    ids = [victim.attempt.id for victim in best.victims]
+    everyone = best.everyone
+    ids = [victim.attempt.id for victim in everyone]
     gang = _fit_without(ids, job, best.candidate, state)
     assert gang is not None
     klass = state.class_of(job)
     numbers: dict[str, int | str] = {
         "cost_gpu_ms": best.total,
         "victims": len(ids),
+        **({"displaced": count} if (count := sum(one.displaced for one in everyone)) else {}),
         "pool": best.candidate.pool.name,
         "class": klass.value,
     }
@@ -231,10 +288,12 @@ def _act(job: QueuedJob, best: _Found, found: Sequence[_Found], state: State) ->
             waiter=job.id,
             cause=victim.cause,
             grace_ms=grace_of(victim.cause, klass, state),
-            credit=victim.cause is StopCause.PREEMPT and not victim.forced and victim.attempt.tenant != job.tenant,
-            why=Why("Forced" if victim.forced else victim.cause.value, cost.numbers()),
+            credit=_earns(victim, job),
+            why=Why(_token(victim), cost.numbers()),
+            again=victim.leaving,
+            displaced=victim.displaced,
         )
-        for victim, cost in zip(best.victims, best.costs, strict=True)
+        for victim, cost in zip(everyone, best.costs, strict=True)
     )
     _apply(job, gang, best, state)
     state.count(job, gang)
@@ -243,24 +302,36 @@ def _act(job: QueuedJob, best: _Found, found: Sequence[_Found], state: State) ->
         version=job.version,
         placed=public(gang, state.rooms.by_pool),
         why=Why("AfterPreemption", numbers),
-        contingent_on=tuple(ids),
+        # A displaced waiter holds a promise and no room: nobody waits for its end.
+        contingent_on=tuple(victim.attempt.id for victim in everyone if not victim.displaced),
         chunk=job.chunk,
         klass=state.lowered(job),
     )
     return Act(admits=(admit,), preempts=preempts)
 
 
+def _token(victim: Victim) -> str:
+    if victim.displaced:
+        return "Displaced"
+    return "Forced" if victim.forced else victim.cause.value
+
+
+def _earns(victim: Victim, job: QueuedJob) -> bool:
+    ordered = victim.forced or victim.displaced
+    return victim.cause is StopCause.PREEMPT and not ordered and victim.attempt.tenant != job.tenant
+
+
 def _apply(job: QueuedJob, gang: Gang, best: _Found, state: State) -> None:
     """Take only what the victims do not cover: what they leave beyond the waiter's need stays theirs until they end."""
     wanted: list[Part] = [(p.pool, node, amount) for p in gang for node, amount in spread_of(p)]
-    covered = [part for victim in best.victims for part in state.rooms.parts[victim.attempt.id]]
+    everyone = best.everyone
+    covered = [part for victim in everyone for part in state.rooms.parts[victim.attempt.id]]
     for pool, node, amount in beyond(wanted, covered):
         state.rooms.by_pool[pool].take(((node, amount),))
     # Promises behind a higher class are computed again in the next cycle.
     state.slots.pop(best.candidate.pool.name, None)
-    for victim in best.victims:
+    for victim in everyone:
         state.promised[victim.attempt.id] = job.id
-        state.quotas.add(victim.attempt.tenant, need_of(victim.attempt.placed), -1)
-        if victim.cause is StopCause.RECLAIM:
-            state.reclaimed += milli_gpu(victim.attempt)
-    state.victims += len(best.victims)
+        _uncount(victim, state)
+        state.reclaimed += _reclaimed(victim)
+    state.victims += len(everyone)

@@ -223,6 +223,17 @@ class Quotas:
                 if amount := wanted.get(resource, 0):
                     tree.add(tenant, sign * amount)
 
+    def withdraw(self, live: Iterable[LiveAttempt], waiter: LiveAttempt, sign: int = 1) -> None:
+        """Take a waiter out, or with sign −1 put it back: what it and its victims both hold is the victims' alone."""
+        by_id = {attempt.id: attempt for attempt in live}
+        own = [waiter, *(by_id[name] for name in waiter.contingent_on if name in by_id)]
+        for path, key, amount in _held_twice(own):
+            if key in self.trees:
+                self.trees[key].uncount(path, -sign * amount)
+        for tree in self.trees.values():
+            tree.settle()
+        self.add(waiter.tenant, need_of(waiter.placed), -sign)
+
 
 def need_of(placed: Iterable[Placed]) -> dict[str, dict[Resource, int]]:
     """What a placement counts against, by flavor and resource; a job counts once per flavor."""

@@ -112,10 +112,11 @@ class MemoryStore:
         self._nudge(attempt_id)
         return True
 
-    def stop_sent(self, attempt_id: str) -> None:
+    def stop_sent(self, attempt_id: str, grace_s: int | None = None) -> None:
         with self._lock:
             row = self.rows[attempt_id]
-            if row.state in _LIVE and not row.stop_sent:
+            late = grace_s is not None and bool(row.stop_cause) and grace_s > row.stop_grace_s
+            if row.state in _LIVE and not row.stop_sent and not late:
                 self._change(attempt_id, stop_sent=True, stopping_ms=now_ms())
                 self.mark(attempt_id, AttemptState.STOPPING)
 

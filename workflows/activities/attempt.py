@@ -159,7 +159,7 @@ class AttemptActivities:
             problems = self._each(view, view.backends, lambda name: self._tell(view, name, step, begun=name in begun))
             if problems:
                 return outcome(problems[0][0], problems[0][1], self._store.load_attempt(step.attempt_id))
-            self._store.stop_sent(step.attempt_id)
+            self._store.stop_sent(step.attempt_id, step.grace_s)
             return self._done(step.attempt_id)
 
     def _tell(self, view: AttemptView, name: str, step: SendStop, *, begun: bool) -> None:

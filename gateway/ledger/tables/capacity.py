@@ -10,7 +10,10 @@ from gateway.ledger.tables.columns import Big, Instant, Json, Number
 
 
 class Flavor(SQLModel, table=True):
-    """A kind of capacity. `price` in micro-dollars per GPU-hour."""
+    """A kind of capacity. `price` in micro-dollars per GPU-hour; members that take no card cost nothing.
+
+    Where the flavor has no accelerator it is per CPU-hour.
+    """
 
     __tablename__ = "flavors"
     name: str = Field(primary_key=True, max_length=63)
