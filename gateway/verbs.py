@@ -1,13 +1,23 @@
 """The server's verbs on the one CLI: `up demo serve worker migrate check recover`. Heavy imports happen in the verb."""
 
 import json
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.exits import UNREACHABLE, USAGE, Quit
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+    from workflows.recover import RecoverReport
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 DataDir = Annotated[Path, typer.Option("--data-dir", help="Folder of the embedded stack.")]
+OfStack = Annotated[
+    Path | None, typer.Option("--data-dir", help="Of the embedded stack in this folder; else settings from TIDEGATE_*.")
+]
 HERE = Path(".tidegate")
 
 
@@ -42,6 +52,7 @@ def serve() -> None:
     """The HTTP API. Settings from TIDEGATE_* (docs/SETTINGS.md)."""
     from gateway.bootstrap import run_api  # noqa: PLC0415
 
+    _settings()
     run_api()
 
 
@@ -49,6 +60,7 @@ def worker() -> None:
     """A worker: arbiter, relay, followers and the workflows of attempts. Settings from TIDEGATE_*."""
     from gateway.bootstrap import run_worker  # noqa: PLC0415
 
+    _settings()
     run_worker()
 
 
@@ -58,26 +70,28 @@ def migrate(
     ] = None,
 ) -> None:
     """Bring the ledger's schema up to date."""
-    from gateway.bootstrap import read_settings  # noqa: PLC0415
     from gateway.ledger.migrate import migrate as bring_up_to_date  # noqa: PLC0415
     from gateway.operators.first import first_operator  # noqa: PLC0415
 
-    url = read_settings().database_url.get_secret_value()
+    url = _settings().database_url.get_secret_value()
     bring_up_to_date(url)
     if operator_token_file:
         first_operator(url, operator_token_file.read_text().strip())
     typer.echo("the ledger's schema is up to date")
 
 
-def check(*, as_json: JsonFlag = False) -> None:
-    """Recompute every balance from the entries and compare; exit 1 when anything disagrees."""
-    from gateway.bootstrap import read_settings  # noqa: PLC0415
+def check(*, data_dir: OfStack = None, as_json: JsonFlag = False) -> None:
+    """Recompute every balance from the entries and compare; exit 1 when anything disagrees, 69 without a database."""
     from gateway.ledger.check import check as find_violations  # noqa: PLC0415
     from gateway.ledger.engine import make_engine  # noqa: PLC0415
+    from gateway.ledger.reach import UnreachableDatabaseError, answering  # noqa: PLC0415
 
-    engine = make_engine(read_settings().database_url.get_secret_value())
+    engine = make_engine(_settings(data_dir).database_url.get_secret_value())
     try:
-        violations = find_violations(engine)
+        with answering():
+            violations = find_violations(engine)
+    except UnreachableDatabaseError as error:
+        raise Quit(UNREACHABLE, str(error)) from error
     finally:
         engine.dispose()
     if as_json:
@@ -87,11 +101,49 @@ def check(*, as_json: JsonFlag = False) -> None:
     raise typer.Exit(1 if violations else 0)
 
 
-def recover(*, as_json: JsonFlag = False) -> None:
+def recover(*, data_dir: OfStack = None, as_json: JsonFlag = False) -> None:
     """After a restore from backup: a new epoch, every backend listed, objects adopted or ended, workflows restarted."""
     from dataclasses import asdict  # noqa: PLC0415
 
     from gateway.bootstrap import run_recover  # noqa: PLC0415
 
+    _settings(data_dir)
     report = run_recover()
-    typer.echo(json.dumps(asdict(report), default=str) if as_json else str(report))
+    typer.echo(json.dumps(asdict(report), default=str) if as_json else words_of(report))
+
+
+def words_of(report: "RecoverReport") -> str:
+    """What `recover` did, for people: a line each, and the names where something was changed."""
+    lines = [f"the arbiter's epoch is {report.epoch}", f"workflows ended: {report.workflows_ended}"]
+    for words, names in (
+        ("attempts that were found running and taken in", report.adopted),
+        ("objects that nobody knew, ended", report.objects_ended),
+        ("attempts of which nothing is left, settled", report.settled),
+        ("attempts whose workflows start again", report.restarted),
+    ):
+        lines.append(f"{words}: {len(names)}")
+        lines += [f"  {name}" for name in names]
+    for name, why in sorted(report.unreachable.items()):
+        lines.append(f"backend {name} could not be asked ({why}); run `tidegate recover` again once it answers")
+    return "\n".join(lines)
+
+
+def _settings(data_dir: Path | None = None) -> "Settings":
+    """Settings whose database answers; else one line with the remedy and exit 69, whichever verb it is."""
+    from gateway.bootstrap import read_settings  # noqa: PLC0415
+    from gateway.embedded import whereabouts  # noqa: PLC0415
+    from gateway.ledger.reach import UnreachableDatabaseError, probe  # noqa: PLC0415
+
+    remedy = "set TIDEGATE_DATABASE_URL to one that does, or start it"
+    if data_dir is not None:
+        remedy = f"start it with `tidegate up --data-dir {data_dir}`"
+        try:
+            os.environ.update(whereabouts.read(data_dir))
+        except whereabouts.NoStackError as error:
+            raise Quit(USAGE, str(error)) from error
+    settings = read_settings()
+    try:
+        probe(settings.database_url.get_secret_value())
+    except UnreachableDatabaseError as error:
+        raise Quit(UNREACHABLE, f"{error}; {remedy}") from error
+    return settings

@@ -43,5 +43,6 @@ def greeting(stack: Stack) -> str:
         f"Tidegate is up at {stack.url}\n"
         f"  export TIDEGATE_URL={stack.url} TIDEGATE_TOKEN_FILE={stack.token_file}\n"
         f"  tidegate list\n"
+        f"  tidegate check --data-dir {stack.data_dir}   # do the books balance?\n"
         "Ctrl-C stops it; what it holds stays and is found again.\n"
     )

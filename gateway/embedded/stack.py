@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.embedded import postgres, temporal
+from gateway.embedded import postgres, temporal, whereabouts
 from gateway.embedded.processes import Child, Ready, spawn, wait_until
 from gateway.ledger.migrate import migrate
 from gateway.operators.first import first_operator
@@ -76,6 +76,7 @@ def running(data_dir: Path, *, port: int = 0, settings: Mapping[str, str] | None
             "TIDEGATE_PUBLIC_URL": url,
             **(settings or {}),
         }
+        whereabouts.write(data_dir, environment)
         children = {}
         for verb in ("serve", "worker"):
             log = data_dir / "logs" / f"{verb}.log"

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from gateway import verbs
 from tidegate.cli import exits, keys, server_verbs
 from tidegate.cli.main import build
 
@@ -22,6 +23,9 @@ def test_every_flag_and_verb_that_is_named_exists() -> None:
 
     group = typer.main.get_group(build())
     commands = {**group.commands, **group.commands["token"].commands, **group.commands["backends"].commands}  # type: ignore[attr-defined]
+    server = typer.Typer()
+    verbs.register(server)
+    commands |= typer.main.get_group(server).commands
     flags = {option for command in [group, *commands.values()] for p in command.params for option in p.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT)) - {"--help"}
     assert named <= flags, named - flags
