@@ -162,20 +162,18 @@ def _too_large(member: Resources, where: str, matching: Sequence[Candidate]) -> 
 
 def _together(job: QueuedJob, config: Config) -> Found:
     """Each group would fit: the field is the first group that does not fit beside those before it."""
-    for index in range(1, len(job.groups)):
-        beside = replace(job, groups=job.groups[: index + 1])
-        if not config.ever(beside).possible:
-            most = _most(beside, config)
-            name = job.groups[index].name
-            return _no_fit(
-                f"groups.{index}.replicas",
-                f"the groups fit one by one, but {name!r} does not fit beside those before it, even when all is empty",
-                f"ask for at most {most} members of {name!r}, or for less in the other groups"
-                if most
-                else f"leave {name!r} out, or ask for less in the other groups",
-            )
-    # Not reached while a gang of all groups is the last of the gangs tried; kept honest should that ever change.
-    return _no_fit("groups", "the groups do not fit together, even when all is empty", "ask for fewer members")
+    # The last of these gangs is the whole job, which does not fit.
+    gangs = (replace(job, groups=job.groups[:size]) for size in range(2, len(job.groups) + 1))
+    beside = next(gang for gang in gangs if not config.ever(gang).possible)
+    most = _most(beside, config)
+    name = beside.groups[-1].name
+    return _no_fit(
+        f"groups.{len(beside.groups) - 1}.replicas",
+        f"the groups fit one by one, but {name!r} does not fit beside those before it, even when all is empty",
+        f"ask for at most {most} members of {name!r}, or for less in the other groups"
+        if most
+        else f"leave {name!r} out, or ask for less in the other groups",
+    )
 
 
 def _most(job: QueuedJob, config: Config) -> int:

@@ -127,6 +127,28 @@ def test_a_quota_changes_only_for_who_has_seen_it_last(as_: Client, engine: Engi
     assert as_("nlp-admin").put(QUOTA, params=H100, json=doc).status_code == 403
 
 
+def test_a_max_above_the_nearest_ancestors_or_left_open_below_it_is_refused_by_put_and_apply(as_: Client) -> None:
+    root = as_("root")
+    assert root.post("/v1/apply", json={"documents": [{"kind": "tenant", "path": "other/a"}]}).status_code == 200
+    assert root.post("/v1/apply", json={"documents": [{"kind": "tenant", "path": "other/a/b"}]}).status_code == 200
+    top = {"tenant": "other", "flavor": "h100", "max": 8}
+    assert root.put("/v1/quotas/other", params=H100, json=top).status_code == 200
+    for most in (9, None):  # other/a has no quota of its own
+        deep = {"tenant": "other/a/b", "flavor": "h100", "max": most}
+        for answer in (
+            root.put("/v1/quotas/other/a/b", params=H100, json=deep),
+            root.post("/v1/apply", json={"documents": [{"kind": "quota", **deep}]}),
+            root.post("/v1/apply?dry_run=true", json={"documents": [{"kind": "quota", **deep}]}),
+        ):
+            assert answer.status_code == 422, answer.text
+            assert answer.json()["field"] == "quota.other/a/b h100 accelerators.max"
+            assert "at most 8" in answer.json()["remedy"]
+    deep = {"tenant": "other/a/b", "flavor": "h100", "max": 8}
+    assert root.put("/v1/quotas/other/a/b", params=H100, json=deep).status_code == 200
+    low = root.put("/v1/quotas/other", params=H100, json={**top, "max": 4})
+    assert (low.status_code, low.json()["field"]) == (422, "quota.other/a/b h100 accelerators.max")
+
+
 def test_a_childs_quota_above_its_parents_and_roots_above_capacity_are_refused(as_: Client) -> None:
     root = as_("root")
     child = root.put(QUOTA, params=H100, json={"tenant": "acme/nlp", "flavor": "h100", "min": 25})
