@@ -53,7 +53,12 @@ _SENT = text(
     UPDATE attempts SET stopping_at = coalesce(stopping_at, now()), stop_cause = coalesce(stop_cause, :gone),
         stop_asked_at = coalesce(stop_asked_at, now()), stop_grace_s = coalesce(stop_grace_s, 0), version = version + 1
     WHERE id = :id AND ended_at IS NULL AND stopping_at IS NULL
-        AND (CAST(:grace_s AS int) IS NULL OR stop_grace_s IS NULL OR CAST(:grace_s AS int) <= stop_grace_s)
+    """
+)
+_SENT_TOO_LONG = text(
+    """
+    UPDATE attempts SET stopping_at = NULL, version = version + 1
+    WHERE id = :id AND ended_at IS NULL AND stop_grace_s < :grace_s
     """
 )
 _SAVED = text(
@@ -122,8 +127,10 @@ def stop_sent(session: Session, attempt_id: str, grace_s: int | None = None) -> 
     """
     if _lock_job(session, attempt_id) is None:
         return
-    session.execute(_SENT, {"id": attempt_id, "gone": StopCause.WAITER_GONE.value, "grace_s": grace_s})
+    session.execute(_SENT, {"id": attempt_id, "gone": StopCause.WAITER_GONE.value})
     mark(session, attempt_id, AttemptState.STOPPING)
+    if grace_s is not None:
+        session.execute(_SENT_TOO_LONG, {"id": attempt_id, "grace_s": grace_s})
 
 
 def checkpoint_sent(session: Session, attempt_id: str, number: int) -> None:

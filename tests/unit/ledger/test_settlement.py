@@ -11,17 +11,11 @@ from gateway.ledger import leases
 from gateway.ledger.codec import to_ms
 from gateway.ledger.settlement import settle
 from gateway.ledger.tables.work import AttemptRow, CheckpointRow, JobRow
-from policies.snapshot import Placed, Resources
 from policies.vocabulary import Payer
-from tests.builders.ledger import FLAVOR, GPU, POOL, Try, World, gpus
+from tests.builders.ledger import GPU, Try, World, gpus
 from workflows.messages import EndRequest, Settled
 
 HOUR = 3_600_000
-
-
-def cpus(count: int) -> tuple[Placed, ...]:
-    """One member without a card."""
-    return (Placed("main", POOL, FLAVOR, 1, Resources(cpus=count * 1000)),)
 
 
 def end(world: World, made: Try, reason: str, *, ended_ago_s: float | None = 0, **more: Any) -> Settled:
@@ -324,38 +318,6 @@ def test_a_lost_node_is_avoided_and_paid_by_the_platform(world: World) -> None:
     assert world.row(JobRow, job_id).request["avoid_nodes"] == ["n7"]
     assert world.balance("gpu_time", tenant, "gpu_ms") == (0, 0)
     assert near(world.balance("gpu_time", None, "gpu_ms")[0], 400_000)
-
-
-def test_only_the_next_attempt_avoids_the_nodes_that_one_lost(world: World) -> None:
-    job_id = world.job(world.tenant("acme"))
-
-    def avoided_after(reason: str, *bad: str) -> list[str]:
-        made = world.admit(job_id, gpus(4))
-        world.runs(made, for_s=10)
-        assert end(world, made, reason, bad_nodes=list(bad)).job_state == "QUEUED"
-        return list(world.row(JobRow, job_id).request.get("avoid_nodes", ()))
-
-    assert avoided_after("NodeLost", "n7", "n8", "n7") == ["n7", "n8"]
-    assert avoided_after("NodeLost", "n9") == ["n9"]
-    assert avoided_after("SpotRevoked") == []
-
-
-def test_a_job_without_cards_on_a_flavor_priced_by_the_card_costs_nothing(world: World) -> None:
-    tenant = world.tenant("acme")
-    with world.session() as session, session.begin():
-        session.execute(text("UPDATE flavors SET price = 3000000"))
-    made = world.admit(world.job(tenant), cpus(64))
-    assert world.lease(made).price == 0
-    world.runs(made, for_s=3600)
-    end(world, made, "Completed", exit_code=0)
-    assert world.balance("money", tenant, "micro_usd") == (0, 0)
-
-
-def test_where_the_flavor_has_no_card_its_cpus_are_what_costs(world: World) -> None:
-    with world.session() as session, session.begin():
-        session.execute(text("UPDATE flavors SET accelerator = '', price = 3000000"))
-    made = world.admit(world.job(world.tenant("acme")), cpus(64))
-    assert world.lease(made).price == 64 * 3_000_000
 
 
 def test_a_refused_launch_costs_nothing(world: World) -> None:

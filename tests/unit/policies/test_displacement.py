@@ -7,11 +7,10 @@ import pytest
 
 from policies.decisions import Plan
 from policies.plan import plan
-from policies.settings import PolicySettings
+from policies.settings import HOUR_MS, PolicySettings
 from policies.snapshot import LiveAttempt, Override, Snapshot
 from policies.vocabulary import AttemptState, PriorityClass, StopCause
 from tests.builders.policies import (
-    HOUR_MS,
     NOW_MS,
     P0,
     P1,
