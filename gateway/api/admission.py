@@ -76,21 +76,33 @@ def _deadline(spec: JobSpec, now: datetime) -> Iterator[tuple[str, FieldProblem]
         yield "invalid", FieldProblem(field="deadline", detail="the deadline has passed", remedy=remedy)
 
 
+def loss_refusals(
+    capacity: CapacityWish, max_duration_s: int | None, *, saves: bool, accept_loss: bool
+) -> Iterator[tuple[str, FieldProblem]]:
+    """Long jobs on spot save, or say that they may lose everything. Without a bound a job is long."""
+    if saves or accept_loss or capacity is not CapacityWish.SPOT:
+        return
+    if max_duration_s is not None and max_duration_s <= LONG_SPOT_S:
+        return
+    yield (
+        "long-spot-without-checkpoint",
+        FieldProblem(
+            field="checkpoint",
+            detail="a spot job of more than 4 h, or of no max_duration, that saves nothing would lose everything at a "
+            "revocation",
+            remedy="add checkpoint.url, set max_duration to 4h or less, or say capacity.accept_loss: true",
+        ),
+    )
+
+
 def _checkpoint(spec: JobSpec, tenant: str, config: Config) -> Iterator[tuple[str, FieldProblem]]:
     if spec.checkpoint is None:
-        spot = CapacityWish(spec.capacity.type.value) is CapacityWish.SPOT
-        # Without a bound it may run for any time, so it is long.
-        long = spec.max_duration is None or spec.max_duration > LONG_SPOT_S
-        if spot and long and not spec.capacity.accept_loss:
-            yield (
-                "long-spot-without-checkpoint",
-                FieldProblem(
-                    field="checkpoint",
-                    detail="a spot job of more than 4 h, or of no max_duration, that saves nothing would lose "
-                    "everything at a revocation",
-                    remedy="add checkpoint.url, set max_duration to 4h or less, or say capacity.accept_loss: true",
-                ),
-            )
+        yield from loss_refusals(
+            CapacityWish(spec.capacity.type.value),
+            spec.max_duration,
+            saves=False,
+            accept_loss=spec.capacity.accept_loss,
+        )
         return
     field = "checkpoint.url"
     try:

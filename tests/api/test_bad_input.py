@@ -131,6 +131,16 @@ def test_spot_without_a_bound_is_accepted_with_a_word_or_a_short_bound(as_: Clie
     assert nlp.post("/v1/jobs", json=job(capacity={"type": "spot"}, max_duration="4h")).status_code == 202
 
 
+def test_a_short_spot_job_does_not_become_long_by_a_change(as_: Client) -> None:
+    nlp = as_("nlp")
+    short = nlp.post("/v1/jobs", json=job(capacity={"type": "spot"}, max_duration="1h")).json()["id"]
+    problem = the_problem(nlp.patch(f"/v1/jobs/{short}", json={"max_duration": 5 * 3600}))
+    assert (problem["status"], problem["field"]) == (422, "max_duration")
+    assert nlp.patch(f"/v1/jobs/{short}", json={"max_duration": 4 * 3600}).status_code == 200
+    steady = nlp.post("/v1/jobs", json=job(max_duration="1h")).json()["id"]
+    assert nlp.patch(f"/v1/jobs/{steady}", json={"max_duration": 5 * 3600}).status_code == 200
+
+
 def test_a_gang_over_two_pools_group_by_group_is_accepted(as_: Client) -> None:
     groups = [{"name": n, "replicas": 4, "resources": {"accelerators": "H100:8"}, "command": ["x"]} for n in ("a", "b")]
     assert as_("nlp").post("/v1/jobs", json={"name": "g", "groups": groups}).status_code == 202

@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
-from gateway.api.admission import class_refusals
+from gateway.api.admission import class_refusals, loss_refusals
 from gateway.api.auth import Submitter
 from gateway.api.bodies import StrictRoute
 from gateway.api.callers import Caller
@@ -16,10 +16,13 @@ from gateway.api.common import visible_job
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.problems import ProblemError, conflict, invalid, not_found
 from gateway.ledger import wishes
+from gateway.ledger.tables.work import JobRow
 from gateway.operators import audit
 from gateway.queries import jobs
-from policies.vocabulary import PriorityClass, Role
+from gateway.queries.config import Config
+from policies.vocabulary import CapacityWish, PriorityClass, Role
 from tidegate.wire import job as wire
+from tidegate.wire.problem import FieldProblem
 
 router = APIRouter(tags=["jobs"], route_class=StrictRoute)
 Message = Annotated[str, Query(max_length=500, description="Why, for the job's history.")]
@@ -111,11 +114,9 @@ def resize_job(deps: DepsOf, caller: Submitter, job_id: UUID, size: wire.ResizeR
 def update_job(deps: DepsOf, caller: Submitter, job_id: UUID, change: wire.JobUpdate) -> wire.Job:
     """Labels always; priority and max_duration while it is queued."""
     with _wish(deps, caller, job_id) as (session, path):
-        if change.priority is not None:
-            for slug, problem in class_refusals(change.priority, path, deps.configs.fresh(session)):
-                raise ProblemError(
-                    422, slug, problem.detail, field=problem.field, remedy=problem.remedy, errors=[problem]
-                )
+        row, _ = visible_job(session, caller, job_id)
+        for slug, problem in _not_so(change, row, path, deps.configs.fresh(session)):
+            raise ProblemError(422, slug, problem.detail, field=problem.field, remedy=problem.remedy, errors=[problem])
         wishes.update(
             session,
             job_id,
@@ -127,3 +128,20 @@ def update_job(deps: DepsOf, caller: Submitter, job_id: UUID, change: wire.JobUp
         _audited(session, caller, job_id, "update", change.model_dump(mode="json", exclude_none=True))
         session.expire_all()
         return jobs.view(*visible_job(session, caller, job_id))
+
+
+def _not_so(change: wire.JobUpdate, row: JobRow, path: str, config: Config) -> Iterator[tuple[str, FieldProblem]]:
+    """What a submit would refuse is refused of a change too."""
+    if change.priority is not None:
+        yield from class_refusals(change.priority, path, config)
+    if change.max_duration is not None:
+        wish = row.request
+        found = loss_refusals(
+            CapacityWish(wish["capacity"]),
+            change.max_duration,
+            saves="checkpoint" in wish,
+            accept_loss=wish.get("accept_loss", False),
+        )
+        for slug, problem in found:
+            remedy = "give at most 4h, or submit it anew with checkpoint.url or capacity.accept_loss: true"
+            yield slug, problem.model_copy(update={"field": "max_duration", "remedy": remedy})
