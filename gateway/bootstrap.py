@@ -128,14 +128,21 @@ async def _recover(settings: Settings) -> RecoverReport:
         return await recover(store, backends, await _temporal(settings))
 
 
+class UnreachableTemporalError(Exception):
+    """The workflows' server does not answer; the message names its address."""
+
+
 async def _temporal(settings: Settings) -> Client:
     key = settings.temporal_api_key
-    return await connect(
-        settings.temporal_address,
-        settings.temporal_namespace,
-        api_key=key.get_secret_value() if key else None,
-        tls=settings.temporal_tls,
-    )
+    try:
+        return await connect(
+            settings.temporal_address,
+            settings.temporal_namespace,
+            api_key=key.get_secret_value() if key else None,
+            tls=settings.temporal_tls,
+        )
+    except RuntimeError as error:
+        raise UnreachableTemporalError(f"Temporal at {settings.temporal_address} does not answer") from error
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +63,8 @@ def worker() -> None:
     from gateway.bootstrap import run_worker  # noqa: PLC0415
 
     _settings()
-    run_worker()
+    with _temporal_answers():
+        run_worker()
 
 
 def migrate(
@@ -108,7 +111,8 @@ def recover(*, data_dir: OfStack = None, as_json: JsonFlag = False) -> None:
     from gateway.bootstrap import run_recover  # noqa: PLC0415
 
     _settings(data_dir)
-    report = run_recover()
+    with _temporal_answers():
+        report = run_recover()
     typer.echo(json.dumps(asdict(report), default=str) if as_json else words_of(report))
 
 
@@ -126,6 +130,17 @@ def words_of(report: "RecoverReport") -> str:
     for name, why in sorted(report.unreachable.items()):
         lines.append(f"backend {name} could not be asked ({why}); run `tidegate recover` again once it answers")
     return "\n".join(lines)
+
+
+@contextmanager
+def _temporal_answers() -> Iterator[None]:
+    """The same for the workflows' server, which these verbs reach for first."""
+    from gateway.bootstrap import UnreachableTemporalError  # noqa: PLC0415
+
+    try:
+        yield
+    except UnreachableTemporalError as error:
+        raise Quit(UNREACHABLE, f"{error}; set TIDEGATE_TEMPORAL_ADDRESS to one that does, or start it") from error
 
 
 def _settings(data_dir: Path | None = None) -> "Settings":

@@ -96,6 +96,19 @@ def _query(url: str) -> str:
     return "?" + url.partition("?")[2] if "?" in url else ""
 
 
+@pytest.mark.parametrize("verb", ["recover", "worker"])
+def test_without_temporal_a_verb_that_needs_it_exits_69(
+    ran: Ran, environment: pytest.MonkeyPatch, database_url: str, verb: str
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    environment.setenv("TIDEGATE_DATABASE_URL", database_url)
+    environment.setenv("TIDEGATE_TEMPORAL_ADDRESS", address)
+    code, _, err = ran(verb)
+    assert code == 69
+    assert f"Temporal at {address} does not answer; set TIDEGATE_TEMPORAL_ADDRESS" in err
+    assert "Traceback" not in err
+
+
 def test_recover_speaks_in_words() -> None:
     words = words_of(
         RecoverReport(epoch=7, workflows_ended=2, adopted=["tg-1"], settled=[], unreachable={"far": "timed out"})
