@@ -16,7 +16,8 @@ NOT_A_GANG_S: Final = 10 * 365 * 86_400
 _ROW = text(
     """
     SELECT a.*, j.want_cancel OR EXISTS (SELECT FROM tasks t WHERE t.job_id = a.job_id AND t.want_cancel
-            AND t.index = a.first_index AND a.first_index = a.last_index) AS want_cancel, j.want_checkpoint, j.want_size, j.kind, j.request, l.state AS lease_state,
+            AND t.index = a.first_index AND a.first_index = a.last_index) AS want_cancel,
+        j.want_checkpoint, j.want_size, j.kind, j.request, l.state AS lease_state,
         l.covers_until, (extract(epoch FROM now()) * 1000)::bigint AS now_ms, j.no_progress,
         EXISTS (SELECT FROM checkpoints c
             WHERE c.job_id = a.job_id AND c.attempt_number = a.number AND c.verified >= 1) AS newer_checkpoint
