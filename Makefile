@@ -32,14 +32,16 @@ demo: $(STAMP) ## the whole story on this machine, under two minutes
 up: $(STAMP) ## the embedded stack, left running in the foreground
 	@$(BIN)/tidegate up
 
+# Two at a time: most tests wait for a server. A file stays with one worker, so that its fixtures are made once.
+PARALLEL ?= -n 2 --dist loadfile
 test: $(STAMP) ## everything, on real servers
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 check: $(STAMP) ## format, lint, types, imports and the fast tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q -m 'not e2e' $(ARGS)
+	@$(BIN)/pytest -q $(PARALLEL) -m 'not e2e' $(ARGS)
 
 # One live suite per kind of server, each in tests/live; those that exist are part of `make test` too.
 LIVE := live-slurm live-kubernetes live-aws live-federation

@@ -39,7 +39,7 @@ def test_the_commands_are_those_that_are_tested_here() -> None:
 def test_make_runs_the_demo_and_the_tests_that_this_suite_belongs_to() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(r"^demo: .*\n\t@\$\(BIN\)/tidegate demo$", makefile, re.MULTILINE)
-    assert re.search(r"^test: .*\n\t@\$\(BIN\)/pytest \$\(ARGS\)$", makefile, re.MULTILINE)
+    assert re.search(r"^test: .*\n\t@\$\(BIN\)/pytest \$\(PARALLEL\) \$\(ARGS\)$", makefile, re.MULTILINE)
 
 
 def test_the_job_file_shown_is_the_one_shipped() -> None:
