@@ -141,7 +141,7 @@ def observation(
         handle=handle,
         phase=phase,
         as_of=instant(now),
-        sequence=max(record.changed_us, *(one.changed_us for one in instances.values()), _members_changed_us(statuses)),
+        sequence=max(record.changed_us, *(one.changed_us for one in instances.values()), 0),
         started_at=None if began is None else instant(began),
         ended_at=None if ended is None else instant(ended.ended_at),
         end=None if ended is None else ended.end,
@@ -151,12 +151,6 @@ def observation(
         nodes={} if placement is None else {seat.rank: seat.node for seat in placement.seats},
         stop_confirmed=record.stop is not None and record.stop.confirmed,
     )
-
-
-def _members_changed_us(statuses: Mapping[int, Status]) -> int:
-    """When a member last began or ended: a gang that became whole is news, though no file of the launch changed."""
-    moments = (status.get(name) or 0 for status in statuses.values() for name in ("started_at", "ended_at"))
-    return int(max(moments, default=0) * 1_000_000)
 
 
 def started_at(statuses: Mapping[int, Status]) -> float | None:
