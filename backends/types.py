@@ -210,11 +210,16 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class PoolCapacity:
-    """Capacity of one pool: nodes (or anonymous buckets) with what carries no tag of ours."""
+    """Capacity of one pool: nodes (or anonymous buckets) with what carries no tag of ours.
+
+    foreign_by_owner: the same use by whose it is in the backend's own words (Slurm account, namespace), as far as the
+    backend can tell; together never more than the nodes' foreign use.
+    """
 
     pool: str
     nodes: tuple[Node, ...]
     as_of: datetime
+    foreign_by_owner: Mapping[str, Resources] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,8 @@ def _refused(job: QueuedJob, answer: Answer, flavor: str, resource: Resource, st
     numbers: dict[str, int | str] = {"flavor": flavor, "resource": resource.value, "asked": asked}
     if (level := answer.limit) is not None:
         numbers |= {"limit": level.max or 0, "used": level.use, "tenant": level.path}
+        if level.observed:
+            numbers["observed"] = level.observed
         return wait(job, Pending.TENANT_LIMIT, numbers, blocker=level.path)
     return wait(job, Pending.WAITING_FOR_QUOTA, {**numbers, "short": answer.short, "borrowed": answer.borrowed})
 

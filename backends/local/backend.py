@@ -8,12 +8,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from backends.environment import check, launcher_command, members
 from backends.errors import BackendError, Misconfigured, Refused, Unreachable
+from backends.local.config import LocalPool
 from backends.local.files import LockTimeoutError
 from backends.local.operating import Operations
+from backends.local.placing import NOTHING, foreign_shares
 from backends.local.records import Record, Stop, instant
 from backends.local.render import archive_path
 from backends.types import (
@@ -56,7 +59,7 @@ class LocalBackend(Operations):
     def capacity(self) -> Sequence[PoolCapacity]:
         with self._asking():
             as_of = instant(time.time())
-            return [PoolCapacity(pool.name, tuple(self._nodes(pool.name)), as_of) for pool in self.config.pools]
+            return [self._pool(pool, as_of) for pool in self.config.pools]
 
     def prepare(self, request: LaunchRequest) -> Handle:
         self._check(request)
@@ -195,18 +198,25 @@ class LocalBackend(Operations):
         self.looker.tell_to_stop(record, None, kind, max(0.0, stop.deadline - now))
         self.files.write_stop(record.key, replace(stop, confirmed=True))
 
-    def _nodes(self, pool: str) -> Iterator[Node]:
-        known = self.config.pool(pool)
-        assert known is not None
-        load = self.files.foreign(pool)
-        for node in known.slots:
-            yield Node(
-                name=node,
-                capacity=known.per_node,
-                foreign=_at_most(load.get(node, Resources()), known.per_node),
-                schedulable=self.launcher.is_open(node),
-                labels=dict(known.labels),
+    def _pool(self, pool: LocalPool, as_of: datetime) -> PoolCapacity:
+        load = self.files.foreign(pool.name)
+        nodes = []
+        by_owner: dict[str, Resources] = {}
+        for node in pool.slots:
+            shares = foreign_shares(load.get(node, {}), pool.per_node)
+            for owner, share in shares.items():
+                by_owner[owner] = by_owner.get(owner, NOTHING) + share
+            nodes.append(
+                Node(
+                    name=node,
+                    capacity=pool.per_node,
+                    foreign=sum(shares.values(), NOTHING),
+                    schedulable=self.launcher.is_open(node),
+                    labels=dict(pool.labels),
+                )
             )
+        named = {owner: use for owner, use in by_owner.items() if owner}
+        return PoolCapacity(pool.name, tuple(nodes), as_of, named)
 
     def _owned(self, record: Record) -> Owned:
         return Owned(
@@ -229,13 +239,3 @@ class LocalBackend(Operations):
 
     def _handle(self, key: str) -> Handle:
         return Handle(self._name, key, f"{self._name}/{key}")
-
-
-def _at_most(amount: Resources, limit: Resources) -> Resources:
-    """Each resource clamped: a claim of more than there is must not make free capacity negative."""
-    return Resources(
-        min(amount.accelerators, limit.accelerators),
-        min(amount.cpus, limit.cpus),
-        min(amount.memory, limit.memory),
-        min(amount.disk, limit.disk),
-    )

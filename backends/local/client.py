@@ -2,7 +2,7 @@
 
 launches/<key>/  launch.json private.json placement.json stop.json end.json logs/<rank>.log
 live/<key>       present while the launch has not ended
-pools/<pool>.json  foreign load      tenants.json  who runs as which user id      locks/
+pools/<pool>.json  foreign load by owner and node      tenants.json  who runs as which user id      locks/
 """
 
 import errno
@@ -167,14 +167,20 @@ class Files:
         """Where a member's output lies."""
         return self.root / "launches" / key / "logs" / f"{rank}.log"
 
-    def foreign(self, pool: str) -> Mapping[str, Resources]:
-        """node → what somebody uses there without us."""
-        value = read_json(self.root / "pools" / f"{pool}.json") or {}
-        return {node: Resources(**amount) for node, amount in value.items()}
+    def foreign(self, pool: str) -> Mapping[str, Mapping[str, Resources]]:
+        """node → owner → what that owner uses there without us. The owner is "" where nobody is named."""
+        found: dict[str, dict[str, Resources]] = {}
+        for owner, load in (read_json(self.root / "pools" / f"{pool}.json") or {}).items():
+            for node, amount in load.items():
+                found.setdefault(node, {})[owner] = Resources(**amount)
+        return found
 
-    def set_foreign(self, pool: str, load: Mapping[str, Resources]) -> None:
+    def set_foreign(self, pool: str, load: Mapping[str, Resources], owner: str) -> None:
         """For tests and operators: this machine has no other scheduler that could be asked."""
-        write_json(self.root / "pools" / f"{pool}.json", {node: asdict(amount) for node, amount in load.items()})
+        path = self.root / "pools" / f"{pool}.json"
+        with locked(self.root / "locks" / "foreign", self.config.timeout_s / 8):
+            others = {name: theirs for name, theirs in (read_json(path) or {}).items() if name != owner}
+            write_json(path, {**others, owner: {node: asdict(amount) for node, amount in load.items()}})
 
     def tenant_uid(self, tenant: str, *, isolated: bool) -> int | None:
         """The user id of a tenant, for good; None where all run as us, which a second tenant is refused for."""

@@ -15,7 +15,7 @@ from backends.local.config import LocalPool
 from backends.local.files import locked
 from backends.local.folders import make_for
 from backends.local.machines import Machines
-from backends.local.placing import NOTHING, Slot, choose_port, place, slot
+from backends.local.placing import NOTHING, Slot, choose_port, foreign_shares, place, slot
 from backends.local.records import InstanceView, Placement, Record
 from backends.local.render import member_specs
 
@@ -77,7 +77,7 @@ class Launcher:
         for pool in self.config.pools:
             load = self.files.foreign(pool.name)
             for node in pool.slots:
-                foreign = load.get(node, NOTHING)
+                foreign = sum(foreign_shares(load.get(node, {}), pool.per_node).values(), NOTHING)
                 found[node] = slot(node, pool.name, pool.per_node, foreign, is_open=self.is_open(node))
         for record in self.placed():
             if record.key != without and record.placement is not None:

@@ -45,14 +45,14 @@ class Operations:
     def name(self) -> str:
         return self._name
 
-    def set_foreign(self, pool: str, load: Mapping[str, Resources]) -> None:
-        """Say what others use on the nodes of a pool. It is counted, and never touched."""
+    def set_foreign(self, pool: str, load: Mapping[str, Resources], owner: str = "") -> None:
+        """Say all that one owner uses on the nodes of a pool without us. It is counted, and never touched."""
         known = self.config.pool(pool)
         unknown = set(load) - set(known.slots if known else ())
         if unknown:
             raise Misconfigured(f"{self._name}: pool {pool} has no node {min(unknown)}")
         with self._asking():
-            self.files.set_foreign(pool, load)
+            self.files.set_foreign(pool, load, owner)
 
     def instances(self) -> Sequence[InstanceView]:
         """Every living instance."""

@@ -57,6 +57,22 @@ def slot(name: str, pool: str, capacity: Resources, foreign: Resources, *, is_op
     return Slot(name, pool, capacity, foreign, is_open, gpus=free)
 
 
+def foreign_shares(load: Mapping[str, Resources], capacity: Resources) -> dict[str, Resources]:
+    """What each owner uses of one node, together never more than there is: what is claimed beyond that is not there."""
+    shares: dict[str, Resources] = {}
+    left = capacity
+    for owner in sorted(load):
+        use = load[owner]
+        shares[owner] = Resources(
+            min(use.accelerators, left.accelerators),
+            min(use.cpus, left.cpus),
+            min(use.memory, left.memory),
+            min(use.disk, left.disk),
+        )
+        left = left - shares[owner]
+    return shares
+
+
 def place(members: Iterable[Member], slots: Sequence[Slot]) -> tuple[Seat, ...] | str:
     """A seat for every member, or what is missing, in words. `slots` are used up as it goes."""
     seats = []

@@ -235,8 +235,7 @@ _ENDS = text(
 )
 _ROLL = text(
     """
-    UPDATE budgets SET version = budgets.version + 1,
-        spent_before = (
+    UPDATE budgets SET spent_before = (
             SELECT coalesce(sum(posted), 0) FROM accounts
             WHERE accounts.tenant_id = budgets.tenant_id AND accounts.unit = budgets.unit
                 AND accounts.kind IN ('gpu_time', 'money')

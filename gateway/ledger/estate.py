@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from gateway.ledger import direct
 from gateway.ledger.codec import to_ms
 from gateway.ledger.grants import effective_quota
 from policies.snapshot import Allowance, Flavor, Node, Pool, Quota, Resources, Tenant, Usage
@@ -16,8 +17,8 @@ _PATHS = text("SELECT id, path FROM tenants")
 _TENANTS = text("SELECT path, weight, active FROM tenants")
 _USAGES = text(
     """
-    SELECT tenants.path, flavor, unit, posted + pending AS held FROM accounts JOIN tenants ON tenants.id = tenant_id
-    WHERE accounts.kind = 'concurrency' AND posted + pending <> 0
+    SELECT tenant_id, flavor, unit, posted + pending AS held FROM accounts
+    WHERE kind = 'concurrency' AND tenant_id IS NOT NULL AND posted + pending <> 0
     """
 )
 _ALLOWANCES = text(
@@ -60,8 +61,16 @@ def quotas(session: Session) -> tuple[Quota, ...]:
 
 
 def usages(session: Session) -> tuple[Usage, ...]:
-    """Use from stored balances; a tenant's account holds what everything below it uses as well."""
-    return tuple(Usage(row.path, row.flavor, Resource(row.unit), int(row.held)) for row in session.execute(_USAGES))
+    """Use from stored balances, and direct use; a tenant's holds what everything below it uses as well."""
+    held = {(row.tenant_id, row.flavor, row.unit): int(row.held) for row in session.execute(_USAGES)}
+    beside = direct.observed(session)
+    if not held and not beside:
+        return ()
+    paths = {row.id: row.path for row in session.execute(_PATHS)}
+    return tuple(
+        Usage(paths[tenant], flavor, Resource(unit), held.get((tenant, flavor, unit), 0), observed)
+        for (tenant, flavor, unit), observed in {**dict.fromkeys(held, 0), **beside}.items()
+    )
 
 
 def allowances(session: Session) -> tuple[Allowance, ...]:

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _BACKEND = text("SELECT dark_since FROM backends WHERE name = :name FOR UPDATE")
 _DRAIN = text("UPDATE backends SET draining = true, version = version + 1 WHERE name = :name AND NOT draining")
 _NODES = text("DELETE FROM nodes WHERE pool IN (SELECT name FROM pools WHERE backend = :name)")
+_FOREIGN = text("DELETE FROM foreign_use WHERE pool IN (SELECT name FROM pools WHERE backend = :name)")
 _POOLS = text("UPDATE pools SET as_of = NULL WHERE backend = :name RETURNING name")
 _PLACES = text(
     """
@@ -81,6 +82,7 @@ def begin(session: Session, name: str, *, force: bool = False) -> Forgotten:
             raise StillAnswersError(f"backend {name} answers; what runs there is known and not lost")
         session.execute(_DRAIN, {"name": name})
     session.execute(_NODES, {"name": name})
+    session.execute(_FOREIGN, {"name": name})
     pools = sorted(session.execute(_POOLS, {"name": name}).scalars())
     outbox.wake_arbiter(session)
     return Forgotten(pools, [one.attempt_id for one in reconcile.live_attempts(session, name)])

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
+from gateway.ledger import direct
 from gateway.ledger.accounts import Balance, Key
 from gateway.ledger.grants import effective_quota
 from gateway.ledger.lineage import Level
@@ -23,12 +24,18 @@ Amounts = Mapping[tuple[str, str], int]
 
 
 class LimitExceeded(Exception):  # noqa: N818  (an answer of the ledger, not a defect)
-    """A limit stands in the way. resource: a quota's, or `class P1`, `gpu_ms`, `micro_usd` for the other limits."""
+    """A limit stands in the way. resource: a quota's, or `class P1`, `gpu_ms`, `micro_usd` for the other limits.
 
-    def __init__(self, *, tenant: str, flavor: str, resource: str, limit: int, held: int, asked: int) -> None:
+    held: leases and observed direct use; `observed`: the latter's part of it.
+    """
+
+    def __init__(
+        self, *, tenant: str, flavor: str, resource: str, limit: int, held: int, asked: int, observed: int = 0
+    ) -> None:
         what = f"{resource} of {flavor}" if flavor else resource
+        direct = f" ({observed} by direct use)" if observed else ""
         super().__init__(
-            f"{tenant}: {asked} more {what} would pass the limit of {limit}, {held} are taken;"
+            f"{tenant}: {asked} more {what} would pass the limit of {limit}, {held} are taken{direct};"
             f" an admin of {tenant} or an operator may raise it"
         )
         self.tenant = tenant
@@ -37,6 +44,7 @@ class LimitExceeded(Exception):  # noqa: N818  (an answer of the ledger, not a d
         self.limit = limit
         self.held = held
         self.asked = asked
+        self.observed = observed
 
     @property
     def is_budget(self) -> bool:
@@ -61,7 +69,10 @@ _CONTINGENT = text(
 )
 _LEASES = text(
     """
-    SELECT leases.attempt_id, items, tenants.path FROM leases JOIN tenants ON tenants.id = tenant_id
+    SELECT leases.attempt_id, items, tenants.path, (
+        SELECT resize_to->'items' FROM attempts a WHERE a.id = leases.attempt_id
+            AND 'resize' IN (a.stop_cause, a.stop_due->>'cause')) AS keeps
+    FROM leases JOIN tenants ON tenants.id = tenant_id
     WHERE leases.attempt_id = ANY(:attempts) AND state IN ('held', 'contingent')
     """
 )
@@ -79,7 +90,14 @@ def amounts_of(items: Sequence[Mapping[str, Any]], part: str = "amount") -> dict
 def victims(session: Session, attempts: Sequence[str]) -> tuple[Victim, ...]:
     """Those of these attempts whose leases are not resolved."""
     rows = session.execute(_LEASES, {"attempts": list(attempts)}) if attempts else ()
-    return tuple(Victim(row.attempt_id, row.path, amounts_of(row.items, "held")) for row in rows)
+    return tuple(
+        Victim(row.attempt_id, row.path, less(amounts_of(row.items, "held"), amounts_of(row.keeps or ()))) for row in rows
+    )
+
+
+def less(amounts: Amounts, kept: Amounts) -> dict[tuple[str, str], int]:
+    """What is given up where something is kept, never below 0."""
+    return {what: max(0, amount - kept.get(what, 0)) for what, amount in amounts.items()}
 
 
 def unclaimed(session: Session, going: Sequence[Victim]) -> tuple[Victim, ...]:
@@ -121,6 +139,7 @@ def check_quota(
     if not any((level.id, *what) in limits for level in levels for what in asked):
         return
     relief = covered(session, levels)
+    observed = direct.observed(session, levels)
     for level in levels:
         for (flavor, resource), amount in sorted(asked.items()):
             limit = limits.get((level.id, flavor, resource))
@@ -128,9 +147,16 @@ def check_quota(
             freed = sum(v.amounts.get((flavor, resource), 0) for v in going if level.holds(v.path))
             more = amount - freed
             held = balance.posted + balance.pending - relief.get((level.id, flavor, resource), 0)
-            if limit is not None and more > 0 and held + more > limit:
+            beside = observed.get((level.id, flavor, resource), 0)
+            if limit is not None and more > 0 and held + beside + more > limit:
                 raise LimitExceeded(
-                    tenant=level.path, flavor=flavor, resource=resource, limit=limit, held=held, asked=more
+                    tenant=level.path,
+                    flavor=flavor,
+                    resource=resource,
+                    limit=limit,
+                    held=held + beside,
+                    asked=more,
+                    observed=beside,
                 )
 
 
@@ -213,7 +239,7 @@ _SPENT = text(
 )
 _NEW_PERIOD = text(
     """
-    UPDATE budgets SET spent_before = :spent, period_started_at = :started, version = version + 1
+    UPDATE budgets SET spent_before = :spent, period_started_at = :started
     WHERE tenant_id = :tenant AND unit = :unit
     """
 )
@@ -228,6 +254,11 @@ def period_start(row: Row[Any]) -> datetime:
     """When the period that holds the row's `now` began; periods follow each other without a gap."""
     length = timedelta(seconds=row.period_s)
     return row.period_started_at + length * ((row.now - row.period_started_at) // length)  # type: ignore[no-any-return]
+
+
+def posted(session: Session, tenant_id: int, unit: str) -> int:
+    """What a tenant and all below it have used since ever, in a budget's unit."""
+    return int(session.execute(_SPENT, {"tenant": tenant_id, "unit": unit}).one().posted)
 
 
 def check_budget(session: Session, levels: Sequence[Level], meter: Meter, more_ms: int) -> None:

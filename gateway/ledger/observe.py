@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backends.types import Capabilities, Observation, Phase, PoolCapacity
-from gateway.ledger import outbox
+from gateway.ledger import direct, outbox
 from gateway.ledger.codec import dumps, plain, to_ms
 from policies.vocabulary import Pending
 
@@ -69,8 +69,9 @@ _DARK = text(
 )
 _PROMISES = text(
     """
-    UPDATE pools SET places_nodes = :nodes, place_first = :first
-    WHERE backend = :backend AND (places_nodes, place_first) IS DISTINCT FROM (:nodes, :first) RETURNING name
+    UPDATE pools SET places_nodes = :nodes, place_first = :first, resizes = :resizes
+    WHERE backend = :backend
+        AND (places_nodes, place_first, resizes) IS DISTINCT FROM (:nodes, :first, :resizes) RETURNING name
     """
 )
 _REST = text(
@@ -170,6 +171,7 @@ def _json(before: Mapping[str, Any] | None, one: Observation) -> dict[str, Any]:
         "stop_confirmed": one.stop_confirmed,
         "notice_kind": notice.kind.value if notice else "",
         "notice_deadline_ms": to_ms(notice.deadline) if notice else None,
+        "notice_members": list(notice.members) if notice else [],
         "waiting": plain(one.waiting),
         "ready": one.ready,
         "codes": {str(rank): code for rank, code in end.codes.items()} if end else {},
@@ -212,6 +214,7 @@ def capacity(
             changed = True
             session.execute(text("DELETE FROM nodes WHERE pool = :pool"), {"pool": pool.pool})
             session.execute(_NODES, {"pool": pool.pool, "nodes": dumps(nodes)})
+        changed = direct.store(session, pool) or changed
         session.execute(_AS_OF, {"pool": pool.pool, "as_of": pool.as_of})
         changed = changed or known.as_of is None
     if changed:
@@ -220,7 +223,12 @@ def capacity(
 
 
 def _promises(session: Session, backend: str, capabilities: Capabilities) -> bool:
-    promised = {"nodes": capabilities.places_nodes, "first": capabilities.place_first, "backend": backend}
+    promised = {
+        "nodes": capabilities.places_nodes,
+        "first": capabilities.place_first,
+        "resizes": capabilities.resize,
+        "backend": backend,
+    }
     return session.execute(_PROMISES, promised).first() is not None
 
 

@@ -11,11 +11,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlmodel import SQLModel, col
 
+from gateway.ledger import limits
 from gateway.ledger.tables.access import ClassAllowance, Storage, Tenant
-from gateway.ledger.tables.capacity import BackendRow, Flavor, NodeRow, Pool, QuotaRow
+from gateway.ledger.tables.accounts import BudgetRow
+from gateway.ledger.tables.capacity import BackendRow, Flavor, ForeignUseRow, NodeRow, OwnerRow, Pool, QuotaRow
 from gateway.operators import amounts, audit, checks, stored, urls
 from gateway.operators.diff import Documents, Key, difference
 from gateway.queries.scope import lineage
+from tidegate.wire.governance import BudgetDoc, OwnerDoc
 from tidegate.wire.operator import (
     OPERATOR_DOC,
     AllowanceDoc,
@@ -149,8 +152,16 @@ def _columns(session: Session, doc: OperatorDoc) -> tuple[type[SQLModel], dict[s
                     "config": doc.config,
                 },
             )
+        case _:
+            return _of_tenant(doc, _required(session, doc.tenant))
+
+
+def _of_tenant(
+    doc: QuotaDoc | AllowanceDoc | StorageDoc | BudgetDoc | OwnerDoc, tenant_id: int
+) -> tuple[type[SQLModel], dict[str, Any], dict[str, Any]]:
+    match doc:
         case QuotaDoc():
-            key = {"tenant_id": _required(session, doc.tenant), "flavor": doc.flavor, "resource": str(doc.resource)}
+            key = {"tenant_id": tenant_id, "flavor": doc.flavor, "resource": str(doc.resource)}
             return (
                 QuotaRow,
                 key,
@@ -161,12 +172,17 @@ def _columns(session: Session, doc: OperatorDoc) -> tuple[type[SQLModel], dict[s
                 },
             )
         case AllowanceDoc():
-            key = {"tenant_id": _required(session, doc.tenant), "klass": str(doc.priority)}
+            key = {"tenant_id": tenant_id, "klass": str(doc.priority)}
             return ClassAllowance, key, {"gpu_ms": doc.gpu_hours * stored.MS_PER_HOUR, "period_s": doc.period}
         case StorageDoc():
-            key = {"tenant_id": _required(session, doc.tenant), "name": doc.name}
+            key = {"tenant_id": tenant_id, "name": doc.name}
             values = {"scheme": urls.scheme_of(doc.prefix), "prefix": doc.prefix, "credential": doc.credential}
             return Storage, key, values
+        case BudgetDoc():
+            key = {"tenant_id": tenant_id, "unit": amounts.LEDGER_UNITS[doc.unit]}
+            return BudgetRow, key, {"amount": amounts.parse_budget(doc.amount, doc.unit), "period_s": doc.period}
+        case OwnerDoc():
+            return OwnerRow, doc.model_dump(include={"backend", "owner"}), {"tenant_id": tenant_id}
 
 
 def _raw(doc: FlavorDoc) -> dict[str, Any]:
@@ -177,6 +193,8 @@ def _raw(doc: FlavorDoc) -> dict[str, Any]:
 def _write(session: Session, doc: OperatorDoc, *, create: bool) -> None:
     table, key, values = _columns(session, doc)
     if create:
+        if isinstance(doc, BudgetDoc):  # what was spent before there was a budget is not of its first period
+            values = {**values, "spent_before": limits.posted(session, key["tenant_id"], key["unit"])}
         session.add(table(**key, **values))
         session.flush()
         return
@@ -188,6 +206,7 @@ def _remove(session: Session, doc: OperatorDoc) -> None:
     table, key, _ = _columns(session, doc)
     if isinstance(doc, PoolDoc):
         session.execute(delete(NodeRow).where(col(NodeRow.pool) == doc.name))
+        session.execute(delete(ForeignUseRow).where(col(ForeignUseRow.pool) == doc.name))
     session.execute(delete(table).where(*_matches(table, key)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from gateway.operators import amounts
 from gateway.operators.diff import Documents
 from tidegate.wire.enums import PriorityClass, Resource, Tenure
+from tidegate.wire.governance import BudgetDoc, OwnerDoc
 from tidegate.wire.operator import AllowanceDoc, PoolDoc, QuotaDoc, StorageDoc, TenantDoc
 from tidegate.wire.problem import FieldProblem
 
@@ -37,8 +38,10 @@ def _references(docs: Documents) -> Iterator[FieldProblem]:
                         detail="P2 needs no allowance",
                         remedy="name P0 or P1, or leave it out",
                     )
-            case StorageDoc():
+            case StorageDoc() | BudgetDoc():
                 wanted.append(("tenant", "tenant", doc.tenant))
+            case OwnerDoc():
+                wanted += [("backend", "backend", doc.backend), ("tenant", "tenant", doc.tenant)]
             case _:
                 pass
         for field, of_kind, target in wanted:

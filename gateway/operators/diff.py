@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from gateway.operators import amounts, urls
+from tidegate.wire.governance import BudgetDoc, OwnerDoc
 from tidegate.wire.operator import (
     AllowanceDoc,
     BackendDoc,
@@ -18,7 +19,7 @@ from tidegate.wire.operator import (
 
 Key = tuple[str, str]
 Documents = Mapping[Key, OperatorDoc]
-ORDER: Final = ("tenant", "flavor", "backend", "pool", "quota", "allowance", "storage")
+ORDER: Final = ("tenant", "flavor", "backend", "pool", "quota", "allowance", "storage", "owner", "budget")
 
 
 def name_of(doc: OperatorDoc) -> str:
@@ -34,6 +35,10 @@ def name_of(doc: OperatorDoc) -> str:
             return f"{doc.tenant} {doc.priority}"
         case StorageDoc():
             return f"{doc.tenant} {doc.name}"
+        case OwnerDoc():
+            return f"{doc.backend} {doc.owner}"
+        case BudgetDoc():
+            return f"{doc.tenant} {doc.unit}"
 
 
 def key_of(doc: OperatorDoc) -> Key:
@@ -53,12 +58,21 @@ def normal(doc: OperatorDoc) -> OperatorDoc:
                 raise ValueError(f"{field}: {error}") from error
             texts[field] = None if read is None else amounts.show(read, doc.resource)
         return doc.model_copy(update=texts)
+    if isinstance(doc, BudgetDoc):
+        try:
+            return doc.model_copy(update={"amount": _shortest(doc)})
+        except ValueError as error:
+            raise ValueError(f"amount: {error}") from error
     if isinstance(doc, StorageDoc):
         try:
             return doc.model_copy(update={"prefix": urls.normalise(doc.prefix)})
         except ValueError as error:
             raise ValueError(f"prefix: {error}") from error
     return doc
+
+
+def _shortest(doc: BudgetDoc) -> str:
+    return amounts.show_budget(amounts.parse_budget(doc.amount, doc.unit), doc.unit)
 
 
 def index(docs: Iterable[OperatorDoc]) -> dict[Key, OperatorDoc]:

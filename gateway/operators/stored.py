@@ -5,10 +5,12 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from gateway.ledger.tables.access import ClassAllowance, Storage, Tenant
-from gateway.ledger.tables.capacity import BackendRow, Flavor, NodeRow, Pool, QuotaRow
+from gateway.ledger.tables.accounts import BudgetRow
+from gateway.ledger.tables.capacity import BackendRow, Flavor, NodeRow, OwnerRow, Pool, QuotaRow
 from gateway.operators import amounts
 from gateway.operators.diff import Key, key_of
 from tidegate.wire.enums import CapacityType, PriorityClass, Resource, Tenure
+from tidegate.wire.governance import BudgetDoc, OwnerDoc
 from tidegate.wire.operator import (
     AllowanceDoc,
     BackendDoc,
@@ -54,6 +56,11 @@ def documents(session: Session) -> dict[Key, OperatorDoc]:
         StorageDoc(tenant=paths[s.tenant_id], name=s.name, prefix=s.prefix, credential=s.credential)
         for s in session.execute(select(Storage)).scalars()
     ]
+    docs += [
+        OwnerDoc(backend=o.backend, owner=o.owner, tenant=paths[o.tenant_id])
+        for o in session.execute(select(OwnerRow)).scalars()
+    ]
+    docs += [_budget(b, paths[b.tenant_id]) for b in session.execute(select(BudgetRow)).scalars()]
     return {key_of(doc): doc for doc in docs}
 
 
@@ -67,6 +74,11 @@ def _flavor(row: Flavor) -> FlavorDoc:
         price=row.price,
         labels=row.labels,
     )
+
+
+def _budget(row: BudgetRow, tenant: str) -> BudgetDoc:
+    unit = amounts.WIRE_UNITS[row.unit]
+    return BudgetDoc(tenant=tenant, unit=unit, amount=amounts.show_budget(row.amount, unit), period=row.period_s)
 
 
 def _quota(row: QuotaRow, tenant: str) -> QuotaDoc:

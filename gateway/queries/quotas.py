@@ -19,7 +19,7 @@ def quotas(
     session: Session, scope: Scope, *, flavor: str | None = None, resource: Resource | None = None
 ) -> Sequence[QuotaView]:
     """By tenant, flavor and resource. `held` counts the subtree."""
-    held = {(u.tenant, u.flavor, u.resource.value): u.held for u in estate.usages(session)}
+    used = {(u.tenant, u.flavor, u.resource.value): u for u in estate.usages(session)}
     effective = {(q.tenant, q.flavor, q.resource.value): q for q in estate.quotas(session)}
     query = (
         select(QuotaRow, col(Tenant.path))
@@ -44,7 +44,8 @@ def quotas(
                 min=show(row.min, kind),
                 max=None if row.max is None else show(row.max, kind),
                 lendable=show(row.lendable, kind),
-                held=show(max(0, held.get(key, 0)), kind),
+                held=show(max(0, used[key].held) if key in used else 0, kind),
+                observed=show(used[key].observed if key in used else 0, kind),
                 effective_min=show(now.min, kind),
                 effective_max=None if now.max is None else show(now.max, kind),
                 etag=f'"{row.version}"',

@@ -26,6 +26,7 @@ class Level:
     max: int | None = None
     lendable: int = 0
     use: int = 0
+    observed: int = 0  # the part of `use` that is direct use
     kept: int = 0
     known: bool = False  # has a quota row of its own
     children: "list[Level]" = field(default_factory=list)
@@ -88,7 +89,9 @@ class Tree:
             level = self.level(quota.tenant)
             level.min, level.max, level.lendable, level.known = quota.min, quota.max, quota.lendable, True
         for usage in usages:
-            self.level(usage.tenant).use += usage.held + usage.observed
+            level = self.level(usage.tenant)
+            level.use += usage.held + usage.observed
+            level.observed += usage.observed
         self.settle()
 
     def uncount(self, path: str, amount: int) -> None:

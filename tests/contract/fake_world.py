@@ -57,9 +57,9 @@ class FakeWorld:
     def evict(self, backend: Backend, handle: Handle) -> None:
         self.cluster.evict(handle.key)
 
-    def use_foreign(self, amount: Resources) -> None:
+    def use_foreign(self, amount: Resources, owner: str = "") -> None:
         self._foreign = amount
-        self.cluster.set_foreign(f"{self.pool}-0", amount)
+        self.cluster.set_foreign(f"{self.pool}-0", amount, owner)
 
     def foreign_lives(self) -> bool:
         return self.cluster.pools[self.pool][0].foreign != Resources()

@@ -33,6 +33,7 @@ class Offer(StrEnum):
     DARK = "dark"
     HANG = "hang"
     FOREIGN = "foreign"
+    OWNERS = "owners"  # foreign use is told by owner
     EVICT = "evict"
     REFUSE = "refuse"
     INTRUDE = "intrude"
@@ -75,8 +76,8 @@ class Harness(Protocol):
         """The cluster takes the capacity of a running launch away, unasked."""
         ...
 
-    def use_foreign(self, amount: Resources) -> None:
-        """Somebody else takes this much of the pool's first node, without our tag."""
+    def use_foreign(self, amount: Resources, owner: str = "") -> None:
+        """Somebody else (who the backend calls `owner`) takes this much of the pool's first node, without our tag."""
         ...
 
     def foreign_lives(self) -> bool:

@@ -114,9 +114,9 @@ class LocalWorld:
     def evict(self, backend: Backend, handle: Handle) -> None:
         os.kill(self._agents(handle)[0], signal.SIGKILL)
 
-    def use_foreign(self, amount: Resources) -> None:
+    def use_foreign(self, amount: Resources, owner: str = "") -> None:
         self.stranger = subprocess.Popen(["/bin/sleep", "600"])
-        self.operator.set_foreign(self.pool, {f"{self.pool}-0": amount})
+        self.operator.set_foreign(self.pool, {f"{self.pool}-0": amount}, owner)
 
     def foreign_lives(self) -> bool:
         return self.stranger is not None and self.stranger.poll() is None

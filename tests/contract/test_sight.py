@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,6 +75,19 @@ def test_foreign_load_is_counted_and_outlives_us(harness: Harness, backend: Back
     backend.abort(ours)
     assert harness.foreign_lives()
     assert _foreign(backend, harness.pool) == before + ONE_GPU.accelerators
+
+
+@pytest.mark.clause("foreign load is seen and never touched")
+def test_foreign_load_is_told_by_its_owner_and_our_own_launches_by_nobody(
+    harness: Harness, backend: Backend, require: Require
+) -> None:
+    require(Offer.OWNERS)
+    running(backend, launch(harness, Program.STAY))
+    assert _by_owner(backend, harness.pool) == {}
+    harness.use_foreign(Resources(99 * GPU), "lab-7")
+    found = _by_owner(backend, harness.pool)
+    assert list(found) == ["lab-7"]
+    assert found["lab-7"].accelerators == _foreign(backend, harness.pool), "never more than the nodes' foreign use"
 
 
 @pytest.mark.clause("capacity never negative, dark is stale and not empty")
@@ -185,6 +198,10 @@ def test_no_secret_is_shown_anywhere(harness: Harness, backend: Backend, caplog:
     for text in shown:
         assert SECRET not in text
         assert TOKEN not in text
+
+
+def _by_owner(backend: Backend, pool: str) -> Mapping[str, Resources]:
+    return next(one for one in backend.capacity() if one.pool == pool).foreign_by_owner
 
 
 def _foreign(backend: Backend, pool: str) -> int:

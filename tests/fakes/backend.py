@@ -69,7 +69,8 @@ class FakeBackend:
     def capacity(self) -> Sequence[PoolCapacity]:
         with self.cluster.faults.around("capacity"), self.cluster.changed:
             as_of = self.cluster.clock()
-            return [PoolCapacity(name, tuple(nodes), as_of) for name, nodes in self.cluster.pools.items()]
+            pools = self.cluster.pools
+            return [PoolCapacity(name, tuple(pools[name]), as_of, self.cluster.by_owner(name)) for name in pools]
 
     def prepare(self, request: LaunchRequest) -> Handle:
         self._called("prepare", request.key)

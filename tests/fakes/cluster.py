@@ -83,6 +83,7 @@ class FakeCluster:
         `stop_code`: with what members leave when they are asked to; None: they do not hear it, until `expire(key)`.
         """
         self.pools = {name: list(nodes) for name, nodes in (pools or {"pool": equal_nodes("pool", 2)}).items()}
+        self.owners: dict[str, str] = {}  # node -> whose its foreign use is
         self.clock = clock
         self.pending = pending
         self.stop_code = stop_code
@@ -194,13 +195,22 @@ class FakeCluster:
             self.launches[key].logs[rank] += data
             self.changed.notify_all()
 
-    def set_foreign(self, node: str, amount: Resources) -> None:
-        """Somebody uses a node without us."""
+    def set_foreign(self, node: str, amount: Resources, owner: str = "") -> None:
+        """Somebody uses a node without us: all of its foreign use."""
         with self.changed:
+            self.owners[node] = owner
             for pool, nodes in self.pools.items():
                 self.pools[pool] = [
                     replace(n, foreign=_at_most(amount, n.capacity)) if n.name == node else n for n in nodes
                 ]
+
+    def by_owner(self, pool: str) -> dict[str, Resources]:
+        """Foreign use of a pool by the owner that was named for it."""
+        found: dict[str, Resources] = {}
+        for node in self.pools[pool]:
+            if owner := self.owners.get(node.name, ""):
+                found[owner] = found.get(owner, Resources()) + node.foreign
+        return found
 
     def used(self, node: str) -> Resources:
         """What our launches hold on a node now."""

@@ -69,6 +69,8 @@ class AsyncClient:
 
     whoami = AsyncCall(operator_calls.whoami)
     set_quota = AsyncCall(operator_calls.set_quota)
+    set_budget = AsyncCall(operator_calls.set_budget)
+    delete_budget = AsyncCall(operator_calls.delete_budget)
     drain = AsyncCall(operator_calls.drain)
     forget_backend = AsyncCall(operator_calls.forget_backend)
     put_document = AsyncCall(operator_calls.put_document)
@@ -81,6 +83,8 @@ class AsyncClient:
     revoke_grant = AsyncCall(operator_calls.revoke_grant)
 
     quotas = AsyncList(operator_calls.quotas)
+    budgets = AsyncList(operator_calls.budgets)
+    owners = AsyncList(operator_calls.owners)
     usage = AsyncList(operator_calls.usage)
     credits = AsyncList(operator_calls.credits)
     statement = AsyncList(operator_calls.statement)

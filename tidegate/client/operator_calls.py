@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from tidegate.client.calls import Call, Listing, get, given, model, nothing, segment, send, tenant_path, with_tag
+from tidegate.wire.enums import BudgetUnit
+from tidegate.wire.governance import BudgetDoc, BudgetView, OwnerDoc
 from tidegate.wire.operator import (
     AllowanceDoc,
     ApplyRequest,
@@ -64,6 +66,27 @@ def set_quota(quota: QuotaDoc, *, etag: str | None = None) -> Call[QuotaView]:
     )
 
 
+def budgets(*, tenant: str | None = None) -> Listing[BudgetView]:
+    """Budgets of a tenant and below it, each with what is left and the `etag` that guards a change."""
+    return Listing("/v1/budgets", BudgetView, {"tenant": tenant})
+
+
+def set_budget(budget: BudgetDoc, *, etag: str | None = None) -> Call[BudgetView]:
+    """Set one budget. With the `etag` it was read with: 412 when somebody has changed it since."""
+    path = f"/v1/budgets/{tenant_path(budget.tenant)}"
+    return with_tag(send("PUT", path, model(BudgetView), budget, params={"unit": budget.unit.value}), etag)
+
+
+def delete_budget(tenant: str, unit: BudgetUnit = BudgetUnit.GPU_HOURS) -> Call[None]:
+    """Take one budget away."""
+    return send("DELETE", f"/v1/budgets/{tenant_path(tenant)}", nothing, params={"unit": unit.value})
+
+
+def owners(*, tenant: str | None = None) -> Listing[OwnerDoc]:
+    """Backends' accounts and namespaces whose direct use counts for a tenant."""
+    return Listing("/v1/owners", OwnerDoc, {"tenant": tenant})
+
+
 def tenants() -> Listing[TenantDoc]:
     """Tenants that the token may see."""
     return Listing("/v1/tenants", TenantDoc)
@@ -106,13 +129,17 @@ def forget_backend(backend: str, reason: str, *, force: bool = False) -> Call[Fo
     return send("POST", path, model(ForgetResult), given(ForgetRequest, reason=reason), params={"force": force or None})
 
 
-def put_document(document: TenantDoc | FlavorDoc | PoolDoc | BackendDoc | StorageDoc | AllowanceDoc) -> Call[None]:
-    """Create or replace one operators' object. Quotas: `set_quota`."""
+def put_document(
+    document: TenantDoc | FlavorDoc | PoolDoc | BackendDoc | StorageDoc | AllowanceDoc | OwnerDoc,
+) -> Call[None]:
+    """Create or replace one operators' object. Quotas: `set_quota`, budgets: `set_budget`."""
     match document:
         case TenantDoc():
             name = tenant_path(document.path)
         case AllowanceDoc():
             name = tenant_path(document.tenant)
+        case OwnerDoc():
+            name = segment(document.owner)
         case _:
             name = segment(document.name)
     return send("PUT", f"/v1/{document.kind}s/{name}", nothing, document)

@@ -69,6 +69,8 @@ class Client:
 
     whoami = SyncCall(operator_calls.whoami)
     set_quota = SyncCall(operator_calls.set_quota)
+    set_budget = SyncCall(operator_calls.set_budget)
+    delete_budget = SyncCall(operator_calls.delete_budget)
     drain = SyncCall(operator_calls.drain)
     forget_backend = SyncCall(operator_calls.forget_backend)
     put_document = SyncCall(operator_calls.put_document)
@@ -81,6 +83,8 @@ class Client:
     revoke_grant = SyncCall(operator_calls.revoke_grant)
 
     quotas = SyncList(operator_calls.quotas)
+    budgets = SyncList(operator_calls.budgets)
+    owners = SyncList(operator_calls.owners)
     usage = SyncList(operator_calls.usage)
     credits = SyncList(operator_calls.credits)
     statement = SyncList(operator_calls.statement)

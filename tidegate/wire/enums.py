@@ -47,6 +47,13 @@ class Tenure(StrEnum):
     SHARED = "shared"
 
 
+class BudgetUnit(StrEnum):
+    """What a budget counts, over all flavors."""
+
+    GPU_HOURS = "gpu_hours"
+    DOLLARS = "dollars"
+
+
 class Resource(StrEnum):
     """What a quota counts."""
 

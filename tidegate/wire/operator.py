@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints, TypeAdapter
 
 from tidegate.wire.base import Loose, Wire
 from tidegate.wire.enums import CapacityType, PriorityClass, Resource, Role, Tenure
+from tidegate.wire.governance import BudgetDoc, OwnerDoc
 from tidegate.wire.job import Page
 from tidegate.wire.spec import Slug, TenantPath
 from tidegate.wire.units import Bytes, Seconds
@@ -101,7 +102,8 @@ class StorageDoc(Wire):
 
 
 OperatorDoc = Annotated[
-    TenantDoc | FlavorDoc | BackendDoc | PoolDoc | QuotaDoc | AllowanceDoc | StorageDoc, Field(discriminator="kind")
+    TenantDoc | FlavorDoc | BackendDoc | PoolDoc | QuotaDoc | AllowanceDoc | StorageDoc | OwnerDoc | BudgetDoc,
+    Field(discriminator="kind"),
 ]
 OPERATOR_DOC: TypeAdapter[OperatorDoc] = TypeAdapter(OperatorDoc)
 
@@ -163,7 +165,10 @@ class GrantView(Loose):
 
 
 class QuotaView(Loose):
-    """Quota and what is held of it now. Amounts in cards, CPUs, jobs or bytes as texts; `etag` guards a change."""
+    """Quota and what is held of it now. Amounts in cards, CPUs, jobs or bytes as texts; `etag` guards a change.
+
+    observed: direct use, which counts against max beside what is held.
+    """
 
     tenant: str
     flavor: str
@@ -172,6 +177,7 @@ class QuotaView(Loose):
     max: str | None
     lendable: str
     held: str
+    observed: str = "0"
     effective_min: str
     effective_max: str | None
     etag: str

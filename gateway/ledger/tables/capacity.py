@@ -49,6 +49,7 @@ class Pool(SQLModel, table=True):
     flavor: str = Field(foreign_key="flavors.name", index=True)
     tenure: str = "exclusive"
     places_nodes: bool = False
+    resizes: bool = False  # its backend changes a running launch's number of members
     place_first: bool = False
     config: dict[str, Any] = Json()
     rested_until: datetime | None = Instant(nullable=True)
@@ -75,6 +76,29 @@ class NodeRow(SQLModel, table=True):
     foreign_disk: int = Big()
     schedulable: bool = True
     labels: dict[str, str] = Json()
+
+
+class ForeignUseRow(SQLModel, table=True):
+    """What one owner (in the backend's own words) uses of a pool without us, as last reported. Part of the nodes' own
+    foreign use, not beside it.
+    """
+
+    __tablename__ = "foreign_use"
+    pool: str = Field(foreign_key="pools.name", primary_key=True)
+    owner: str = Field(primary_key=True, max_length=255)
+    accelerators: int = Big()
+    cpus: int = Big()
+    memory: int = Big()
+
+
+class OwnerRow(SQLModel, table=True):
+    """The operators' map: direct use of this owner at this backend is this tenant's."""
+
+    __tablename__ = "owners"
+    backend: str = Field(foreign_key="backends.name", primary_key=True)
+    owner: str = Field(primary_key=True, max_length=255)
+    tenant_id: int = Field(foreign_key="tenants.id", index=True)
+    version: int = 1
 
 
 class QuotaRow(SQLModel, table=True):

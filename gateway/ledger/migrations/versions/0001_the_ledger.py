@@ -320,12 +320,23 @@ def upgrade() -> None:
     )
     op.create_index(op.f('ix_leases_job_id'), 'leases', ['job_id'], unique=False)
     op.create_index(op.f('ix_leases_tenant_id'), 'leases', ['tenant_id'], unique=False)
+    op.create_table('owners',
+    sa.Column('backend', sa.String(), nullable=False),
+    sa.Column('owner', sa.String(length=255), nullable=False),
+    sa.Column('tenant_id', sa.Integer(), nullable=False),
+    sa.Column('version', sa.Integer(), server_default='1', nullable=False),
+    sa.ForeignKeyConstraint(['backend'], ['backends.name'], ),
+    sa.ForeignKeyConstraint(['tenant_id'], ['tenants.id'], ),
+    sa.PrimaryKeyConstraint('backend', 'owner')
+    )
+    op.create_index(op.f('ix_owners_tenant_id'), 'owners', ['tenant_id'], unique=False)
     op.create_table('pools',
     sa.Column('name', sa.String(length=63), nullable=False),
     sa.Column('backend', sa.String(), nullable=False),
     sa.Column('flavor', sa.String(), nullable=False),
     sa.Column('tenure', sa.String(), server_default='exclusive', nullable=False),
     sa.Column('places_nodes', sa.Boolean(), server_default='false', nullable=False),
+    sa.Column('resizes', sa.Boolean(), server_default='false', nullable=False),
     sa.Column('place_first', sa.Boolean(), server_default='false', nullable=False),
     sa.Column('config', JSONB(none_as_null=True), server_default=sa.text("'{}'::jsonb"), nullable=False),
     sa.Column('rested_until', sa.TIMESTAMP(timezone=True), nullable=True),
@@ -433,6 +444,15 @@ def upgrade() -> None:
     sa.Column('at', sa.TIMESTAMP(timezone=True), server_default=sa.text('now()'), nullable=False),
     sa.ForeignKeyConstraint(['job_id'], ['jobs.id'], ),
     sa.PrimaryKeyConstraint('job_id', 'attempt_number', 'step')
+    )
+    op.create_table('foreign_use',
+    sa.Column('pool', sa.String(), nullable=False),
+    sa.Column('owner', sa.String(length=255), nullable=False),
+    sa.Column('accelerators', sa.BigInteger(), server_default='0', nullable=False),
+    sa.Column('cpus', sa.BigInteger(), server_default='0', nullable=False),
+    sa.Column('memory', sa.BigInteger(), server_default='0', nullable=False),
+    sa.ForeignKeyConstraint(['pool'], ['pools.name'], ),
+    sa.PrimaryKeyConstraint('pool', 'owner')
     )
     op.create_table('nodes',
     sa.Column('pool', sa.String(), nullable=False),
