@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     backend_wait_timeout_s: int = Field(
         default=600, ge=1, description="A job stuck so long inside a shared backend is withdrawn and placed elsewhere."
     )
+    place_timeout_s: int = Field(
+        default=60, ge=1, description="A job whose victims wait for its objects gives up and spares them after so long."
+    )
     recovery_s: int = Field(
         default=60, ge=1, description="After grace, a stopped object that the backend cannot confirm counts as gone."
     )

@@ -5,6 +5,7 @@
 """
 
 from enum import IntEnum, StrEnum
+from typing import Final
 
 
 class JobKind(StrEnum):
@@ -185,6 +186,10 @@ class StopCause(StrEnum):
     STALL = "stall"
     TIME_LIMIT = "time_limit"
     WAITER_GONE = "waiter_gone"
+
+
+ARBITERS_STOPS: Final = frozenset({StopCause.PREEMPT, StopCause.RECLAIM, StopCause.MOVE, StopCause.BACKFILL})
+"""Stops of the arbiter's own: it may shorten their grace or call them off; a cancel's or a revocation's it may not."""
 
 
 class Pending(StrEnum):

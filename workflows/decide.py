@@ -163,8 +163,10 @@ def _launched_ms(view: AttemptView) -> int:
 def _launching(view: AttemptView) -> Step:
     missing = [backend for backend in view.backends if backend not in view.prepared]
     contingent = view.lease_state == "contingent"
+    if view.lease_state == "voided":
+        return _give_up(view)  # what may have been made has still to be taken away
     if missing and (contingent or len(view.backends) > 1):
-        return Prepare(view.attempt_id, missing)
+        return (_not_placed(view) if contingent else None) or Prepare(view.attempt_id, missing)
     if view.lease_state != "held" or not view.backends:
         return Wait(REREAD_S)  # until the victims are settled; its lease becomes held in that transaction
     if len(view.backends) == 1:
@@ -176,6 +178,21 @@ def _launching(view: AttemptView) -> Step:
         if not gang.has_run(view, backend):
             return _pending(view)
     return _pending(view)
+
+
+def _not_placed(view: AttemptView) -> Step | None:
+    """A waiter whose objects cannot be made: it lets its victims go on before any of them is told (DESIGN §5)."""
+    if view.pending_ms is None or view.place_timeout_s <= 0:
+        return None  # nothing has been tried yet
+    if view.now_ms < view.pending_ms + 1000 * view.place_timeout_s:
+        return None
+    return _give_up(view)
+
+
+def _give_up(view: AttemptView) -> Step:
+    rest = sorted({pool for pools in view.pools.values() for pool in pools})
+    end = EndRequest(view.attempt_id, Reason.BACKEND_WAIT_TIMEOUT, message="it could not be placed in time")
+    return AbortAll(end, rest, WITHDRAWN_REST_S, Reason.BACKEND_WAIT_TIMEOUT)
 
 
 def _pending(view: AttemptView) -> Step:

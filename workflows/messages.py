@@ -98,6 +98,7 @@ class AttemptView:
     pools: dict[str, list[str]] = field(default_factory=dict)  # backend -> pools in which the attempt is placed
     handles: dict[str, str] = field(default_factory=dict)  # backend -> what it calls the launch
     no_progress: int = 0  # attempts in a row before this one that saved and left without a newer checkpoint
+    place_timeout_s: int = 0  # a waiter that is not prepared so long after it began gives up; 0: never
     newer_checkpoint: bool = False  # this attempt left a valid checkpoint newer than the one it began from
 
 

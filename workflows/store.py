@@ -118,7 +118,15 @@ class Store(Protocol):
         ...
 
     def prepared(self, attempt_id: str, backend: str, native: str) -> None:
-        """Record the handle of a prepared launch."""
+        """Record the handle of a prepared launch; with the last one of a waiter its victims are told, in the same
+        transaction.
+        """
+        ...
+
+    def give_up_placing(self, attempt_id: str) -> bool:
+        """The waiter of a preemption is not placed: its contingent lease is void and those not told yet are spared.
+        False: it waits for nobody (any more).
+        """
         ...
 
     def started(self, attempt_id: str, backend: str) -> None:

@@ -79,6 +79,7 @@ _ATTEMPT = text(
     FROM jobs WHERE jobs.id = :job_id
     """
 )
+# A displaced waiter has nothing to save, and its lease is void already: it is told at once.
 _STOP = text(
     """
     UPDATE attempts SET stop_cause = :cause, stop_grace_s = :grace_s, stop_asked_at = now(), stop_for = :stop_for,
@@ -88,6 +89,22 @@ _STOP = text(
         AND attempts.stop_cause IS NULL AND jobs.id = attempts.job_id AND NOT jobs.want_cancel
         AND NOT EXISTS (SELECT FROM tasks WHERE tasks.job_id = attempts.job_id AND tasks.want_cancel
             AND tasks.index = attempts.first_index AND attempts.first_index = attempts.last_index)
+    RETURNING attempts.job_id, jobs.tenant_id
+    """
+)
+# Told once the waiter is placed (`gateway.ledger.placing`). What was due for a waiter that is gone binds nobody; what
+# is due or told for one that lives passes on with the same cause.
+_DUE = text(
+    """
+    UPDATE attempts SET stop_due = CAST(:due AS jsonb), stop_for = :stop_for, version = attempts.version + 1
+    FROM jobs
+    WHERE attempts.id = :id AND attempts.version = :version AND attempts.ended_at IS NULL AND jobs.id = attempts.job_id
+        AND CASE WHEN :again THEN coalesce(attempts.stop_cause, attempts.stop_due->>'cause') = :cause
+            ELSE attempts.stop_cause IS NULL AND NOT jobs.want_cancel
+                AND NOT EXISTS (SELECT FROM tasks WHERE tasks.job_id = attempts.job_id AND tasks.want_cancel
+                    AND tasks.index = attempts.first_index AND attempts.first_index = attempts.last_index)
+                AND (attempts.stop_due IS NULL OR NOT EXISTS (SELECT FROM leases
+                    WHERE leases.attempt_id = attempts.stop_for AND leases.state = 'contingent')) END
     RETURNING attempts.job_id, jobs.tenant_id
     """
 )
@@ -214,7 +231,8 @@ def _waiting(admit: Admit) -> dict[str, Any]:
 
 def _preempt(session: Session, preempt: Preempt, mine: Applied) -> None:
     stop_for = mine.attempts.get(preempt.waiter, preempt.waiter)
-    job_id = _stop(session, preempt, preempt.cause, stop_for)
+    stop = _stop if preempt.displaced else _due
+    job_id = stop(session, preempt, preempt.cause, stop_for)
     data = {"waiter": preempt.waiter, "cause": preempt.cause.value, "grace_ms": preempt.grace_ms}
     mine.preempted.append(preempt.attempt)
     mine.decided.append(Decided("Preempt", job_id, preempt.attempt, preempt.why, {**data, "credit": preempt.credit}))
@@ -223,16 +241,33 @@ def _preempt(session: Session, preempt: Preempt, mine: Applied) -> None:
 def _move(session: Session, move: Move, mine: Applied) -> None:
     """The attempt leaves and its job is queued again for the other place; no lease is held there meanwhile."""
     stop_for = mine.attempts.get(move.waiter, move.waiter)
-    job_id = _stop(session, move, StopCause.MOVE, stop_for)
+    job_id = _due(session, move, StopCause.MOVE, stop_for)
     mine.preempted.append(move.attempt)
     data = {"waiter": move.waiter, "placed": placed_json(move.placed), "credit": move.credit}
     mine.decided.append(Decided("Move", job_id, move.attempt, move.why, data))
 
 
-def _stop(session: Session, wish: Preempt | Move, cause: StopCause, stop_for: str) -> UUID:
-    statement = displace.STOP_AGAIN if isinstance(wish, Preempt) and wish.again else _STOP
+def _due(session: Session, wish: Preempt | Move, cause: StopCause, stop_for: str) -> UUID:
+    due = {"cause": cause.value, "grace_s": -(-wish.grace_ms // 1000), "credit": wish.credit}
     row = session.execute(
-        statement,
+        _DUE,
+        {
+            "id": wish.attempt,
+            "version": wish.version,
+            "cause": cause.value,
+            "due": dumps(due),
+            "stop_for": stop_for,
+            "again": isinstance(wish, Preempt) and wish.again,
+        },
+    ).one_or_none()
+    if row is None:
+        raise DroppedError(STALE, f"attempt {wish.attempt} has changed since the snapshot")
+    return UUID(str(row.job_id))
+
+
+def _stop(session: Session, wish: Preempt, cause: StopCause, stop_for: str) -> UUID:
+    row = session.execute(
+        _STOP,
         {
             "id": wish.attempt,
             "version": wish.version,

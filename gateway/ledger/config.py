@@ -19,6 +19,8 @@ class LedgerSettings(Protocol):
     @property
     def backend_wait_timeout_s(self) -> int: ...
     @property
+    def place_timeout_s(self) -> int: ...
+    @property
     def recovery_s(self) -> int: ...
     @property
     def default_grace_s(self) -> int: ...
@@ -41,6 +43,7 @@ class PlainSettings:
     listen_host: str = "127.0.0.1"
     listen_port: int = 8080
     backend_wait_timeout_s: int = 600
+    place_timeout_s: int = 60
     recovery_s: int = 60
     default_grace_s: int = 300
     default_restart_s: int = 60

@@ -21,19 +21,6 @@ LOCK_LEASES: Final = text(
 )
 """Before any account: who settles one of their victims holds their lease and waits for accounts."""
 
-# Told already with a longer grace: it counts as not told, so that its workflow tells it again.
-STOP_AGAIN: Final = text(
-    """
-    UPDATE attempts SET stopping_at = CASE WHEN :grace_s < coalesce(stop_grace_s, 0) THEN NULL ELSE stopping_at END,
-        stop_grace_s = least(coalesce(stop_grace_s, 0), :grace_s), stop_for = :stop_for,
-        stop_credit = stop_credit OR :credit, version = attempts.version + 1
-    FROM jobs
-    WHERE attempts.id = :id AND attempts.version = :version AND attempts.ended_at IS NULL
-        AND attempts.stop_cause = :cause AND jobs.id = attempts.job_id
-    RETURNING attempts.job_id, jobs.tenant_id
-    """
-)
-
 
 def void_promises(session: Session, preempts: Sequence[Preempt]) -> str | None:
     """Void the leases of displaced waiters; the attempt whose lease is held by now (it has begun), None if none is."""

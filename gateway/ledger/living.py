@@ -12,13 +12,16 @@ from policies.vocabulary import AttemptState, JobKind, PriorityClass, StopCause
 
 _LIVE = text(
     """
-    SELECT a.id, a.job_id, a.chunk, a.state, a.version, a.placed, a.created_at, a.started_at, a.stop_cause,
+    SELECT a.id, a.job_id, a.chunk, a.state, a.version, a.placed, a.created_at, a.started_at,
+        -- What is due for a waiter that is not placed yet counts as under way: nobody else may have it.
+        coalesce(a.stop_cause, CASE WHEN waiter.id IS NOT NULL THEN a.stop_due->>'cause' END) AS stop_cause,
         t.path, j.principal, j.kind, l.klass, j.request, l.contingent_on, l.state AS lease_state,
         saved.at AS saved_at, saved.save_ms, restarted.restart_ms AS restart_measured_ms
     FROM attempts a
     JOIN jobs j ON j.id = a.job_id
     JOIN tenants t ON t.id = j.tenant_id
     JOIN leases l ON l.attempt_id = a.id
+    LEFT JOIN leases waiter ON waiter.attempt_id = a.stop_for AND waiter.state = 'contingent'
     LEFT JOIN LATERAL (
         SELECT at, save_ms FROM checkpoints c WHERE c.job_id = a.job_id AND verified >= 1
         ORDER BY step DESC, attempt_number DESC LIMIT 1

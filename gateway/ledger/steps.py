@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import events, outbox, transition
+from gateway.ledger import events, outbox, placing, transition
 from gateway.ledger.config import LedgerSettings
 from policies.states import LIVE_ATTEMPT_STATES
 from policies.vocabulary import AttemptState, JobState, StopCause
@@ -25,12 +25,6 @@ _ATTEMPT = text(
     """
     SELECT a.id, a.job_id, a.state, a.version, a.chunk, a.stop_cause, j.tenant_id, j.state AS job_state, j.array_size
     FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE a.id = :id
-    """
-)
-_PREPARED = text(
-    """
-    UPDATE attempts SET handles = handles || jsonb_build_object(CAST(:backend AS text), CAST(:native AS text))
-    WHERE id = :id AND ended_at IS NULL
     """
 )
 _STARTED = text(
@@ -89,8 +83,8 @@ def mark(session: Session, attempt_id: str, to: AttemptState, at: datetime | Non
 
 
 def prepared(session: Session, attempt_id: str, backend: str, native: str) -> None:
-    """The handle of a prepared launch; the same again changes nothing."""
-    session.execute(_PREPARED, {"id": attempt_id, "backend": backend, "native": native})
+    """The handle of a prepared launch; the same again changes nothing. The last one of a waiter tells its victims."""
+    placing.prepared(session, attempt_id, backend, native)
 
 
 def started(session: Session, attempt_id: str, backend: str) -> None:

@@ -12,7 +12,19 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from backends.types import Capabilities, LaunchRequest, Observation, PoolCapacity
-from gateway.ledger import accrual, commit, launch, observe, outbox, reconcile, settlement, snapshot, steps, views
+from gateway.ledger import (
+    accrual,
+    commit,
+    launch,
+    observe,
+    outbox,
+    placing,
+    reconcile,
+    settlement,
+    snapshot,
+    steps,
+    views,
+)
 from gateway.ledger.archive import Archive
 from gateway.ledger.codec import plain
 from gateway.ledger.config import LedgerSettings
@@ -121,6 +133,10 @@ class PostgresStore:
     def prepared(self, attempt_id: str, backend: str, native: str) -> None:
         """See Store."""
         in_transaction(self._engine, lambda s: steps.prepared(s, attempt_id, backend, native))
+
+    def give_up_placing(self, attempt_id: str) -> bool:
+        """See Store."""
+        return in_transaction(self._engine, lambda s: placing.give_up(s, attempt_id))
 
     def started(self, attempt_id: str, backend: str) -> None:
         """See Store."""

@@ -90,6 +90,7 @@ def load(session: Session, attempt_id: str, settings: LedgerSettings) -> Attempt
         handles=dict(row["handles"]),
         no_progress=row["no_progress"],
         newer_checkpoint=row["newer_checkpoint"],
+        place_timeout_s=settings.place_timeout_s,
         replicas_total=sum(part["replicas"] for part in row["placed"]),
     )
 

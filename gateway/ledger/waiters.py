@@ -1,26 +1,39 @@
-"""A waiter is gone: the victims that have not been told yet are spared. Those already told go, and are queued again."""
+"""A waiter is gone: the victims that have not been told yet are spared. Those already told go, and are queued again.
 
+What was only due (`gateway.ledger.placing`) counts no longer from the moment the waiter's lease is resolved; it is
+taken off here to be tidy, and so that an event says it. Another stop than the arbiter's own is left alone.
+"""
+
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from gateway.ledger import events, outbox
+from policies.vocabulary import ARBITERS_STOPS
 
+OURS: Final = sorted(cause.value for cause in ARBITERS_STOPS)
 _SPARE = text(
     """
-    UPDATE attempts AS victim SET stop_cause = NULL, stop_grace_s = NULL, stop_asked_at = NULL, stop_for = '',
-        stop_credit = false, version = victim.version + 1
-    FROM jobs
-    WHERE victim.id IN (
-            -- A row in other hands is on its way out: it is left alone, and nobody waits in a ring.
-            SELECT id FROM attempts WHERE stop_for = ANY(:waiters) AND stopping_at IS NULL AND ended_at IS NULL
-                AND state IN ('RESERVED', 'PENDING', 'RUNNING')
-                -- A displaced waiter has no lease to come back to.
-                AND EXISTS (SELECT FROM leases l WHERE l.attempt_id = attempts.id AND l.state IN ('held', 'contingent'))
-            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-        ) AND jobs.id = victim.job_id
-    RETURNING victim.id, victim.job_id, jobs.tenant_id
+    UPDATE attempts AS victim SET stop_due = NULL, version = victim.version + 1,
+        stop_cause = CASE WHEN spared.told THEN victim.stop_cause END,
+        stop_grace_s = CASE WHEN spared.told THEN victim.stop_grace_s END,
+        stop_asked_at = CASE WHEN spared.told THEN victim.stop_asked_at END,
+        stop_for = CASE WHEN spared.told THEN victim.stop_for ELSE '' END,
+        stop_credit = spared.told AND victim.stop_credit
+    FROM jobs, (
+        -- A row in other hands is on its way out: it is left alone, and nobody waits in a ring.
+        SELECT id, stopping_at IS NOT NULL OR (stop_cause IS NOT NULL AND NOT stop_cause = ANY(:ours)) AS told
+        FROM attempts WHERE stop_for = ANY(:waiters) AND ended_at IS NULL
+            AND (stop_due IS NOT NULL OR (stopping_at IS NULL AND stop_cause = ANY(:ours)))
+            AND state IN ('RESERVED', 'PENDING', 'RUNNING', 'CHECKPOINTING', 'STOPPING')
+            -- A displaced waiter has no lease to come back to.
+            AND EXISTS (SELECT FROM leases l WHERE l.attempt_id = attempts.id AND l.state IN ('held', 'contingent'))
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    ) spared
+    WHERE victim.id = spared.id AND jobs.id = victim.job_id
+    RETURNING victim.id, victim.job_id, jobs.tenant_id, spared.told
     """
 )
 _WAITERS = text(
@@ -35,7 +48,8 @@ def spare_victims(session: Session, waiters: list[str]) -> list[str]:
     """Take the stop wishes back that were written for these waiting attempts, where nobody was told; their ids."""
     if not waiters:
         return []
-    spared = session.execute(_SPARE, {"waiters": waiters}).all()
+    found = session.execute(_SPARE, {"waiters": waiters, "ours": OURS}).all()
+    spared = [row for row in found if not row.told]
     for row in spared:
         events.insert(session, row.job_id, row.tenant_id, "Spared", attempt_id=row.id)
     outbox.add(session, outbox.NUDGE, [row.id for row in spared])

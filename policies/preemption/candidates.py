@@ -13,11 +13,10 @@ from typing import Final
 from policies.quota.tree import Level, Tree
 from policies.settings import PolicySettings
 from policies.snapshot import LiveAttempt, Override
-from policies.vocabulary import AttemptState, PriorityClass, StopCause
+from policies.vocabulary import ARBITERS_STOPS, AttemptState, PriorityClass, StopCause
 
 _STOPPABLE = frozenset({AttemptState.PENDING, AttemptState.RUNNING, AttemptState.CHECKPOINTING})
-OURS: Final = frozenset({StopCause.PREEMPT, StopCause.RECLAIM, StopCause.MOVE, StopCause.BACKFILL})
-"""Stops of the arbiter's own, whose grace it may shorten; a cancel's or a revocation's is not its to change."""
+OURS: Final = ARBITERS_STOPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,12 @@ class MemoryStore:
             self._change(attempt_id, state=str(to), **{stamp: _ms(at) or now_ms()})
             return True
 
+    def give_up_placing(self, attempt_id: str) -> bool:
+        if self.rows[attempt_id].lease_state != "contingent":
+            return False
+        self._change(attempt_id, lease_state="voided")
+        return True
+
     def prepared(self, attempt_id: str, backend: str, native: str) -> None:
         row = self.rows[attempt_id]
         self._change(

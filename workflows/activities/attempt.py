@@ -217,6 +217,8 @@ class AttemptActivities:
             view = self._store.load_attempt(attempt_id)
             if view is None or view.state not in LIVE_ATTEMPT_STATES:
                 return _answer(view)
+            if view.lease_state == "contingent":
+                self._store.give_up_placing(attempt_id)  # a dark backend must not keep its victims promised
             problems = self._each(view, view.backends, lambda name: self._backend(name).abort(self._handle(view, name)))
             if problems:
                 return Done(view=view, retry_after_s=2.0, problem=str(problems[0][1]))

@@ -78,6 +78,7 @@ class AttemptRow(SQLModel, table=True):
     __table_args__ = (
         Index("attempts_live", "state", postgresql_where=text("ended_at IS NULL")),
         Index("attempts_by_job", "job_id", "number"),
+        Index("attempts_by_waiter", "stop_for", postgresql_where=text("stop_for <> ''")),
     )
     id: str = Field(primary_key=True, max_length=63)
     job_id: UUID = Field(foreign_key="jobs.id")
@@ -97,6 +98,9 @@ class AttemptRow(SQLModel, table=True):
     stop_asked_at: datetime | None = Instant(nullable=True)
     stop_for: str = ""  # waiter's job id, preemption id = attempt id
     stop_credit: bool = False
+    stop_due: dict[str, Any] | None = Json(
+        nullable=True
+    )  # {cause, grace_s, credit}: not told before stop_for is placed
     checkpoint_asked: int = 0  # the newest want_checkpoint that was carried out
     observed: dict[str, Any] = Json()  # backend -> last observation (workflows.messages.Seen)
     why: dict[str, Any] = Json()  # the Admit's reason and numbers
@@ -109,6 +113,7 @@ class AttemptRow(SQLModel, table=True):
     gpu_ms: int = Big()
     money: int = Big()
     restart_ms: int = Big()
+    preemption_lost: bool = False  # its victims had gone, and foreign load took the room
     created_at: datetime = Instant(default_now=True)
     pending_at: datetime | None = Instant(nullable=True)
     started_at: datetime | None = Instant(nullable=True)

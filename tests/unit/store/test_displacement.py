@@ -39,6 +39,7 @@ class Scene:
         self.mid = gate.submit("org/mid", priority="P1", **WHOLE)
         assert self.turn().preempted == (self.victim,)
         self.waiter = gate.attempt(self.mid)
+        gate.is_placed(self.waiter)
         assert self.view(self.victim).stop_grace_s == 300
 
     def turn(self) -> CommitReport:
@@ -53,6 +54,14 @@ class Scene:
     def comes(self) -> str:
         return self.gate.submit("org/high", priority="P0", **WHOLE)
 
+    def takes_over(self) -> str:
+        """A P0 comes, is given the waiter's victims, and is placed; its job."""
+        urgent = self.comes()
+        report = self.turn()
+        assert (report.admitted, set(report.preempted)) == ((urgent,), {self.victim, self.waiter})
+        self.gate.is_placed(self.gate.attempt(urgent))
+        return urgent
+
     def whole(self) -> None:
         assert check(self.gate.engine) == []
 
@@ -61,9 +70,7 @@ class Scene:
 def test_a_p0_gets_the_room_and_the_p1_is_queued_again(gate: Gate, max_gpus: int | None) -> None:
     scene = Scene(gate, max_gpus=max_gpus)
     gate.store.stop_sent(scene.victim, 300)
-    urgent = scene.comes()
-    report = scene.turn()
-    assert (report.admitted, set(report.preempted)) == ((urgent,), {scene.victim, scene.waiter})
+    urgent = scene.takes_over()
     scene.whole()
     assert gate.world.held(gate.tenants["org/mid"]) == 0
     view = scene.view(scene.victim)
@@ -96,8 +103,7 @@ def test_a_p0_gets_the_room_and_the_p1_is_queued_again(gate: Gate, max_gpus: int
 
 def test_the_victim_may_be_settled_before_the_waiter_has_left(gate: Gate) -> None:
     scene = Scene(gate)
-    urgent = scene.comes()
-    scene.turn()
+    urgent = scene.takes_over()
     gate.store.stop_sent(scene.victim, 0)
     gate.ends(scene.victim, Reason.PREEMPTED, 137)
     assert scene.view(gate.attempt(urgent)).lease_state == "held"
@@ -108,8 +114,7 @@ def test_the_victim_may_be_settled_before_the_waiter_has_left(gate: Gate) -> Non
 
 def test_a_notice_that_went_out_as_the_grace_was_cut_is_followed_by_another(gate: Gate) -> None:
     scene = Scene(gate)
-    scene.comes()
-    scene.turn()
+    scene.takes_over()
     gate.store.stop_sent(scene.victim, 300)  # it had been read before the P0 came
     view = scene.view(scene.victim)
     assert (view.state, view.stop_sent, view.stop_grace_s) == ("STOPPING", False, 0)
@@ -120,8 +125,7 @@ def test_a_notice_that_went_out_as_the_grace_was_cut_is_followed_by_another(gate
 
 def test_the_p0_is_cancelled_and_the_displaced_waiter_is_not_spared_into_a_life_without_a_lease(gate: Gate) -> None:
     scene = Scene(gate)
-    urgent = scene.comes()
-    scene.turn()
+    urgent = scene.takes_over()
     gate.wish(wishes.cancel, urgent)
     assert scene.view(scene.victim).stop_cause == ""  # nobody had told it
     assert scene.view(scene.waiter).stop_cause == "preempt"
@@ -146,12 +150,13 @@ def test_a_waiter_whose_lease_is_held_by_now_is_not_displaced(gate: Gate) -> Non
 
 def test_a_second_stop_never_lengthens_the_grace(gate: Gate) -> None:
     scene = Scene(gate)
-    scene.comes()
+    urgent = scene.comes()
     cycle = gate.store.cycle()
     act = plan(cycle.snapshot, PolicySettings(), cycle.now_ms).acts[0]
     longer = tuple(replace(one, grace_ms=900_000) for one in act.preempts)
     report = gate.commit(cycle, Act(act.admits, longer), epoch=scene.epoch)
     assert report.preempted
+    gate.is_placed(gate.attempt(urgent))
     assert scene.view(scene.victim).stop_grace_s == 300
     assert not gate.store.ask_stop(scene.victim, StopCause.STALL, 5)
     assert gate.store.ask_stop(scene.victim, StopCause.CANCEL, 900)

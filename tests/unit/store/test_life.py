@@ -198,6 +198,7 @@ def test_ql_04_what_a_victim_frees_is_kept_for_the_waiter(gate: Gate) -> None:
     assert (report.admitted, report.preempted) == ((waiter,), victims)
     attempt = gate.attempt(waiter)
     assert gate.job(waiter).pending["token"] == "WaitingForPreemption"
+    gate.is_placed(attempt)
     view = gate.store.load_attempt(victims[0])
     assert view is not None
     assert (view.stop_cause, view.stop_grace_s, view.stop_sent) == ("preempt", 300, False)
@@ -240,6 +241,7 @@ def test_ql_04_second_run_the_waiter_is_cancelled_and_the_untold_victim_is_spare
             preempts=(a_preempt(cycle, told, waiter), a_preempt(cycle, untold, waiter)),
         ),
     )
+    gate.is_placed(gate.attempt(waiter))
     gate.store.stop_sent(told)
     gate.ends(told, Reason.PREEMPTED, 75)
     gate.wish(wishes.cancel, waiter)

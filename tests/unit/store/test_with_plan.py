@@ -60,6 +60,7 @@ def test_a_p0_takes_the_place_of_a_p2_which_returns_with_credit(gate: Gate) -> N
     report = turn(gate, epoch)
     assert report.admitted == (urgent,), report
     (victim,) = report.preempted
+    gate.is_placed(gate.attempt(urgent))
     view = gate.store.load_attempt(victim)
     assert view is not None
     assert (view.stop_cause, view.stop_grace_s) == ("preempt", 0)

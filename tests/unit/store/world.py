@@ -120,9 +120,13 @@ class Gate:
             )
         )
 
-    def runs(self, attempt: str, backend: str = "b") -> None:
+    def is_placed(self, attempt: str, backend: str = "b") -> None:
+        """Its objects exist and have not been started; a waiter's victims are told."""
         self.store.mark(attempt, AttemptState.PENDING)
         self.store.prepared(attempt, backend, f"native/{attempt}")
+
+    def runs(self, attempt: str, backend: str = "b") -> None:
+        self.is_placed(attempt, backend)
         self.store.started(attempt, backend)
         self.store.mark(attempt, AttemptState.RUNNING)
 

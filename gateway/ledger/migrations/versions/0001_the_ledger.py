@@ -409,6 +409,7 @@ def upgrade() -> None:
     sa.Column('stop_asked_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('stop_for', sa.String(), server_default='', nullable=False),
     sa.Column('stop_credit', sa.Boolean(), server_default='false', nullable=False),
+    sa.Column('stop_due', JSONB(none_as_null=True), nullable=True),
     sa.Column('checkpoint_asked', sa.Integer(), server_default='0', nullable=False),
     sa.Column('observed', JSONB(none_as_null=True), server_default=sa.text("'{}'::jsonb"), nullable=False),
     sa.Column('why', JSONB(none_as_null=True), server_default=sa.text("'{}'::jsonb"), nullable=False),
@@ -421,6 +422,7 @@ def upgrade() -> None:
     sa.Column('gpu_ms', sa.BigInteger(), server_default='0', nullable=False),
     sa.Column('money', sa.BigInteger(), server_default='0', nullable=False),
     sa.Column('restart_ms', sa.BigInteger(), server_default='0', nullable=False),
+    sa.Column('preemption_lost', sa.Boolean(), server_default='false', nullable=False),
     sa.Column('created_at', sa.TIMESTAMP(timezone=True), server_default=sa.text('now()'), nullable=False),
     sa.Column('pending_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('started_at', sa.TIMESTAMP(timezone=True), nullable=True),
@@ -430,6 +432,7 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('id')
     )
     op.create_index('attempts_by_job', 'attempts', ['job_id', 'number'], unique=False)
+    op.create_index('attempts_by_waiter', 'attempts', ['stop_for'], unique=False, postgresql_where=sa.text("stop_for <> ''"))
     op.create_index('attempts_live', 'attempts', ['state'], unique=False, postgresql_where=sa.text('ended_at IS NULL'))
     op.create_table('checkpoints',
     sa.Column('job_id', sa.Uuid(), nullable=False),
