@@ -57,6 +57,12 @@ fmt: $(STAMP) ## format and mend what can be mended
 bench: $(STAMP) ## every benchmark, or one: make bench ROW=name
 	@$(BIN)/python -m bench $(ROW)
 
+KILLS ?= 300
+SEED ?= 1
+.PHONY: soak
+soak: $(STAMP) ## kill -9 every part in turn while jobs run: make soak KILLS=300 SEED=1
+	@$(BIN)/python -m soak --kills $(KILLS) --seed $(SEED) $(ARGS)
+
 docs: $(STAMP) ## write anew what is rendered from code: states, settings, schema, OpenAPI
 	@$(BIN)/python -m gateway.rendered
 

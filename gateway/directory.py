@@ -1,6 +1,7 @@
 """The live backends of this process, by name, kept equal to the operators' rows. Builds through the registry alone.
 
-A backend whose configuration is wrong is left out and its row says why; it never keeps the others from serving.
+A backend whose configuration is wrong is left out and its row says why; it never keeps the others from serving. Rows
+that cannot be read change nothing: a database that is away says nothing about backends, and what was built serves on.
 """
 
 import logging
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session, col
 
 from backends import registry
@@ -44,6 +46,7 @@ class BackendDirectory(Mapping[str, Backend]):
         self._lock = threading.Lock()
         self._built: dict[str, tuple[str, Backend]] = {}
         self._looked_at = float("-inf")
+        self._known = False  # the rows have been read at least once
 
     def __getitem__(self, name: str) -> Backend:
         return self._refreshed()[name][1]
@@ -64,7 +67,13 @@ class BackendDirectory(Mapping[str, Backend]):
     def _refreshed(self) -> dict[str, tuple[str, Backend]]:
         with self._lock:
             if time.monotonic() - self._looked_at >= REFRESH_S:
-                self._refresh()
+                try:
+                    self._refresh()
+                    self._known = True
+                except SQLAlchemyError as error:
+                    if not self._known:
+                        raise  # "none" would be a lie
+                    log.warning("the backends' rows cannot be read (%s); those known serve on", type(error).__name__)
                 self._looked_at = time.monotonic()
             return dict(self._built)
 

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 DUTIES: Final = (Duty("arbiter"), Duty("relay"), Duty("reconciler"), Duty("accrual"))
 LOOK_EVERY_S: Final = 2.0
 GRACE_S: Final = 5
+BEATS_S: Final = 2
 _SPARE_THREADS: Final = 16
 
 
@@ -102,14 +103,26 @@ def build_worker(
         # The flows are thin and replayed under the sandbox in tests; without it a worker does half as much again.
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_cached_workflows=2_000,
+        # Left alone, the SDK holds beats back until four fifths of their timeout are over.
+        max_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
+        default_heartbeat_throttle_interval=timedelta(seconds=BEATS_S),
         graceful_shutdown_timeout=timedelta(seconds=GRACE_S),
     )
 
 
 async def keep_duties(client: Client, backends: Mapping[str, Backend], *, task_queue: str = TASK_QUEUE) -> None:
-    """Start every duty that is not open, and a follower for each backend that appears; until cancelled."""
+    """Start every duty that is not open, and a follower for each backend that appears; until cancelled.
+
+    Nothing that fails here ends the worker: it would take its running steps along, for an outage that will pass.
+    """
     while True:
-        for duty in (*DUTIES, *(Duty("follower", name) for name in list(backends))):
+        try:
+            # In a thread: the mapping is live, and a database that hangs must not stop every workflow of this worker.
+            names = await asyncio.to_thread(list, backends)
+        except Exception:
+            log.exception("the backends could not be read; their followers are looked after later")
+            names = []
+        for duty in (*DUTIES, *(Duty("follower", name) for name in names)):
             try:
                 await start_duty(client, duty, task_queue)
             except RPCError as error:

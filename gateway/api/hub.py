@@ -9,6 +9,7 @@ import psycopg
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy import Engine
 
+from gateway.ledger.engine import NOTICED
 from gateway.ledger.listen import libpq_dsn
 
 logger = logging.getLogger("tidegate.api")
@@ -59,7 +60,7 @@ class Hub:
         while True:
             try:
                 async with await psycopg.AsyncConnection.connect(
-                    dsn, autocommit=True, connect_timeout=10, application_name="tidegate-events"
+                    dsn, autocommit=True, application_name="tidegate-events", **NOTICED
                 ) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     async for notified in connection.notifies():

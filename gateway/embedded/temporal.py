@@ -32,6 +32,10 @@ class TemporalError(RuntimeError):
     """The embedded server could not be started or stopped; the message holds the end of its log."""
 
 
+class _GoneError(TemporalError):
+    """The server that was to be adopted has ended meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddedTemporal:
     """A running server. It has no login of its own, so it listens on loopback only."""
@@ -76,8 +80,10 @@ def start(folder: Path, *, durable: bool = True, timeout_s: float = 30) -> Embed
     program = _program()
     with (folder / ".lock").open("w") as starting:
         fcntl.flock(starting, fcntl.LOCK_EX)
-        if _held(folder):
-            return _adopt(program, folder, timeout_s)
+        while _held(folder):
+            # One that was killed holds its folder until its last thread has gone: then there is nobody to adopt.
+            with suppress(_GoneError):
+                return _adopt(program, folder, timeout_s)
         for _ in range(_TRIES - 1):
             with suppress(TemporalError):
                 return _launch(program, folder, durable=durable, timeout_s=timeout_s)
@@ -107,13 +113,15 @@ def _adopt(program: str, folder: Path, timeout_s: float) -> EmbeddedTemporal:
         state = json.loads((folder / _STATE).read_text())
         found = EmbeddedTemporal(str(state["address"]), folder, int(state["pid"]), adopted=True)
     except (OSError, ValueError, KeyError) as error:
+        if not _held(folder):
+            raise _GoneError(f"the server on {folder} has ended") from error
         raise TemporalError(f"a server runs on {folder} but {_STATE} does not say where; end it by hand") from error
     _wait(program, found.address, folder, None, timeout_s)
     return found
 
 
 def _launch(program: str, folder: Path, *, durable: bool, timeout_s: float) -> EmbeddedTemporal:
-    port = _free_port()
+    port = _last_port(folder) or _free_port()
     address = f"127.0.0.1:{port}"
     argv = [program, "server", "start-dev", "--ip", "127.0.0.1", "--port", str(port), "--headless"]
     argv += ["--log-level", "warn"]
@@ -151,6 +159,8 @@ def _wait(
     while True:
         if process is not None and process.poll() is not None:
             raise TemporalError(f"Temporal ended with code {process.returncode}:\n{_tail(folder)}")
+        if process is None and not _held(folder):
+            raise _GoneError(f"the server on {folder} has ended")
         if _listens(address):
             with suppress(subprocess.TimeoutExpired):
                 answered = subprocess.run(
@@ -170,6 +180,18 @@ def _listens(address: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def _last_port(folder: Path) -> int | None:
+    """Where the server was that was killed, if nobody else is there now: its clients still look for it there."""
+    try:
+        port = int(json.loads((folder / _STATE).read_text())["address"].rpartition(":")[2])
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # its last connections may linger
+            probe.bind(("127.0.0.1", port))
+    except (OSError, ValueError, KeyError, OverflowError):
+        return None
+    return port
 
 
 def _free_port() -> int:

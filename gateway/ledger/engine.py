@@ -15,6 +15,15 @@ from sqlalchemy.orm import Session
 
 APP_ROLE: Final = "tidegate_app"
 IDLE_S: Final = 5.0  # a connection that lay idle for longer is tried before it is used
+# A server that vanished without a word (host down, network cut) is noticed in about half a minute, not in hours.
+NOTICED: Final = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,  # milliseconds that sent data may stay unacknowledged
+}
 _AGAIN: Final = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
 _T = TypeVar("_T")
 
@@ -27,6 +36,7 @@ def make_engine(url: str, *, pool_size: int = 20, app_role: bool = True, applica
         max_overflow=0,
         pool_timeout=30,
         connect_args={
+            **NOTICED,
             "application_name": application,
             "options": "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s",
         },

@@ -7,6 +7,8 @@ import time
 import psycopg
 from psycopg import sql
 
+from gateway.ledger.engine import NOTICED
+
 RETRY_S = 0.2
 
 
@@ -66,8 +68,8 @@ class Listener:
         connection = psycopg.connect(
             self._dsn,
             autocommit=True,
-            connect_timeout=max(2, min(10, int(timeout_s) or 2)),
             application_name="tidegate-listen",
+            **{**NOTICED, "connect_timeout": max(2, min(10, int(timeout_s) or 2))},
         )
         try:
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))

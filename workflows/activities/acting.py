@@ -13,7 +13,7 @@ from temporalio import activity
 from backends.errors import BackendError, Misconfigured, NoCapacity, OutcomeUnknown, Refused, TenantNotServed, Throttled
 from workflows.messages import AttemptView, Done, Refusal
 
-HEARTBEAT_EVERY_S: Final = 5.0
+HEARTBEAT_EVERY_S: Final = 2.0
 RETRY_S: Final = 2.0
 REST_S: Final = {"NoCapacity": 60, "Misconfigured": 300, "Refused": 30}
 

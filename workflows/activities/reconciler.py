@@ -108,7 +108,12 @@ class ReconcilerActivity:
 
     async def once(self) -> None:
         """One pass; what fails is logged and comes again with the next."""
-        for name in list(self._backends):
+        try:
+            names = await asyncio.to_thread(list, self._backends)
+        except Exception:
+            log.exception("the backends could not be read")
+            names = []
+        for name in names:
             try:
                 await asyncio.to_thread(self.reconcile_backend, name)
             except BackendError as error:

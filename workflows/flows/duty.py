@@ -32,8 +32,9 @@ class DutyWorkflow:
                 duty,
                 result_type=str,
                 start_to_close_timeout=timedelta(seconds=TURN_S + 60),
-                # A worker that died is noticed so soon; its successor takes a new epoch and goes on.
-                heartbeat_timeout=timedelta(seconds=15),
+                # A worker that died is noticed so soon; its successor takes a new epoch and goes on. Beats are sent
+                # every BEATS_S (workflows.worker), so that three may be late before the living one is taken for dead.
+                heartbeat_timeout=timedelta(seconds=8),
                 retry_policy=RetryPolicy(
                     initial_interval=timedelta(milliseconds=500),
                     backoff_coefficient=1.5,
