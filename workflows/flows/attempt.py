@@ -39,7 +39,7 @@ _LOCAL: Final[dict[str, Any]] = {
 }
 _OUTSIDE: Final[dict[str, Any]] = {
     "start_to_close_timeout": timedelta(seconds=180),
-    "heartbeat_timeout": timedelta(seconds=30),
+    "heartbeat_timeout": timedelta(seconds=10),  # so soon is a step done again that a worker took to its grave
     "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=3),
 }
 _ACTIVITIES: Final[dict[type, str]] = {
