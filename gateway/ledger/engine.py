@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 APP_ROLE: Final = "tidegate_app"
 IDLE_S: Final = 5.0  # a connection that lay idle for longer is tried before it is used
 # A server that vanished without a word (host down, network cut) is noticed in about half a minute, not in hours.
-NOTICED: Final = {
+NOTICED: Final[dict[str, Any]] = {
     "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 10,
