@@ -64,6 +64,17 @@ class NoticeKind(StrEnum):
     STOP = "stop"  # cancelled
 
 
+class Preemption(StrEnum):
+    """What a backend can do so that a stranger does not get the room that victims leave (DESIGN §5).
+
+    place_first: a launch can be prepared while the room is still taken, and has it before any stranger when the victims
+    have gone. none: it cannot, so nobody is preempted there.
+    """
+
+    PLACE_FIRST = "place_first"
+    NONE = "none"
+
+
 class SiteFiles(StrEnum):
     """How logs, manifests and the working directory reach the gateway and the members."""
 
@@ -78,7 +89,7 @@ class Capabilities:
     """What this backend may promise (DESIGN §5). Tests skip a clause by a capability, never by a backend's name."""
 
     places_nodes: bool = False
-    place_first: bool = False
+    preemption: Preemption = Preemption.NONE
     checkpoint_signal: bool = False
     site_files: SiteFiles = SiteFiles.NONE
     gang: bool = False

@@ -16,6 +16,7 @@ from policies.order.standing import Key
 from policies.placement.filters import Candidate
 from policies.placement.rooms import NOTHING, least, minus, most
 from policies.placement.shadow import slot_for
+from policies.preemption.closed import explained
 from policies.preemption.search import make_way
 from policies.quota.tree import Answer, need_of
 from policies.registry import rank_factor
@@ -49,6 +50,7 @@ def consider(job: QueuedJob, key: Key, state: State) -> None:
     nearest = max(refusals, key=_severity) if refusals else None
     if nearest is None:
         nearest = wait(job, Pending.WAITING_FOR_CAPACITY, request.asked)
+    nearest = explained(nearest, job, request.choices, state)
     if state.class_of(job) is PriorityClass.P0:
         nearest = _with_rival(nearest, key, state)
     _leave(job, _with_slot(job, request, nearest, state), state)
@@ -64,7 +66,7 @@ def _with_rival(lost: Wait, key: Key, state: State) -> Wait:
         **lost.why.numbers,
         "rival": rival.id,
         "rival_class": state.class_of(rival).value,
-        "rank_factor": rank_factor(state.settings.order, key, rivals_key),
+        "rank_factor": "first_in_line" if rival.first_in_line else rank_factor(state.settings.order, key, rivals_key),
     }
     return replace(lost, why=replace(lost.why, numbers=numbers))
 

@@ -16,7 +16,8 @@ def plan(snapshot: Snapshot, settings: PolicySettings, now_ms: int) -> Plan:
     """Decide one cycle over a consistent snapshot at `now_ms` (epoch milliseconds)."""
     state = State(snapshot, settings, now_ms)
     jobs = [state.requests.eased(job) for job in snapshot.queued if not _set_aside(job, state)]
-    for key, job in order_named(settings.order)(jobs, standing(state, jobs)):
+    ranked = order_named(settings.order)(jobs, standing(state, jobs))
+    for key, job in sorted(ranked, key=lambda found: not found[1].first_in_line):
         consider(job, key, state)
     return Plan(
         acts=tuple(state.acts),

@@ -57,6 +57,7 @@ class PolicySettings:
     cool_down_ms: int = 30 * MINUTE_MS
     finish_soon_ms: int = 10 * MINUTE_MS
     min_runtime_cap_ms: Mapping[PriorityClass, int] = field(default_factory=_min_runtime_caps)
+    lost_preemption_pause_ms: int = 30 * MINUTE_MS  # after foreign load took the room, a pool preempts nobody
     max_credited_gap_ms: int = HOUR_MS
     frequency_penalty_ms: int = HOUR_MS // 4  # per preemption in the last seven days
     deadline_penalty_ms: int = HOUR_MS

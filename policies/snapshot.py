@@ -201,6 +201,7 @@ class QueuedJob:
     order_value: int = 0
     chunk: tuple[int, int] | None = None  # [first, last] index of an array chunk
     preempted_in_cycle: bool = False
+    first_in_line: bool = False  # it gave way to a waiter whose room foreign load then took (DESIGN §5)
     queued_ms: int | None = None  # when the present wait began, if not at the submission
 
 

@@ -65,7 +65,15 @@ def after_refusal(view: AttemptView, refusal: Refusal) -> Step:
     reason = Reason.INVALID_PARAMETER if refusal.permanent else Reason.BACKEND_REFUSED
     token = "Misconfigured" if refusal.misconfigured else refusal.reason
     refused_by = refusal.backend if refusal.tenant else ""
-    return AbortAll(EndRequest(view.attempt_id, reason, message=f"{token}: {refusal.message}", refused_by=refused_by))
+    return AbortAll(
+        EndRequest(
+            view.attempt_id,
+            reason,
+            message=f"{token}: {refusal.message}",
+            refused_by=refused_by,
+            no_room=refusal.no_room,
+        )
+    )
 
 
 def after_absence(view: AttemptView) -> Step:
@@ -214,7 +222,7 @@ def _pending(view: AttemptView) -> Step:
     if any(backend in view.dark for backend in waiting):
         return Wait(REREAD_S)
     rest = sorted({pool for backend in waiting for pool in view.pools.get(backend, ())})
-    end = EndRequest(view.attempt_id, Reason.BACKEND_WAIT_TIMEOUT)
+    end = EndRequest(view.attempt_id, Reason.BACKEND_WAIT_TIMEOUT, no_room=True)
     return AbortAll(end, rest, WITHDRAWN_REST_S, Reason.BACKEND_WAIT_TIMEOUT)
 
 

@@ -98,6 +98,7 @@ class AttemptView:
     pools: dict[str, list[str]] = field(default_factory=dict)  # backend -> pools in which the attempt is placed
     handles: dict[str, str] = field(default_factory=dict)  # backend -> what it calls the launch
     no_progress: int = 0  # attempts in a row before this one that saved and left without a newer checkpoint
+    preemptor: bool = False  # others had to make way for it
     place_timeout_s: int = 0  # a waiter that is not prepared so long after it began gives up; 0: never
     newer_checkpoint: bool = False  # this attempt left a valid checkpoint newer than the one it began from
 
@@ -133,6 +134,7 @@ class EndRequest:
     codes: dict[str, int] = field(default_factory=dict)
     bad_nodes: list[str] = field(default_factory=list)
     final: bool = False  # a FINAL mark was seen beside the newest checkpoint
+    no_room: bool = False  # the backend had none for it
     refused_by: str = ""  # a backend that does not serve the job's tenant: the job stays away from it
 
 
@@ -140,7 +142,7 @@ class EndRequest:
 class Refusal:
     """A backend will not have the launch. `permanent`: nor will any other. `misconfigured`: an operator must act.
 
-    `tenant`: of this tenant it will have none; other tenants are served on.
+    `tenant`: of this tenant it will have none; other tenants are served on. `no_room`: there is no capacity now.
     """
 
     backend: str
@@ -149,6 +151,7 @@ class Refusal:
     permanent: bool = False
     misconfigured: bool = False
     tenant: bool = False
+    no_room: bool = False
 
 
 @dataclass(frozen=True)

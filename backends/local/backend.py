@@ -28,6 +28,7 @@ from backends.types import (
     Observation,
     Owned,
     PoolCapacity,
+    Preemption,
     SiteFiles,
     StopMode,
 )
@@ -45,7 +46,7 @@ class LocalBackend(Operations):
     def capabilities(self) -> Capabilities:
         return Capabilities(
             places_nodes=True,
-            place_first=True,
+            preemption=Preemption.PLACE_FIRST,
             checkpoint_signal=True,
             site_files=SiteFiles.MOUNT,
             gang=True,

@@ -15,6 +15,7 @@ from gateway.ledger.codec import dumps
 CLASS_LOWERED: Final = "ClassLowered"
 CREDIT_GRANTED: Final = "CreditGranted"
 LEASE_RENEWED: Final = "LeaseRenewed"
+PREEMPTION_LOST: Final = "PreemptionLost"
 RENEWAL_REFUSED: Final = "RenewalRefused"
 VICTIM_GONE: Final = "VictimGone"
 

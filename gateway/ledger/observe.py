@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from backends.types import Capabilities, Observation, Phase, PoolCapacity
+from backends.types import Capabilities, Observation, Phase, PoolCapacity, Preemption
 from gateway.ledger import direct, outbox
 from gateway.ledger.codec import dumps, plain, to_ms
 from policies.vocabulary import Pending
@@ -225,7 +225,7 @@ def capacity(
 def _promises(session: Session, backend: str, capabilities: Capabilities) -> bool:
     promised = {
         "nodes": capabilities.places_nodes,
-        "first": capabilities.place_first,
+        "first": capabilities.preemption is Preemption.PLACE_FIRST,
         "resizes": capabilities.resize,
         "backend": backend,
     }

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import arrays
+from gateway.ledger import arrays, theft
 from gateway.ledger.codec import queued_job
 from policies.arrays import chunks
 from policies.snapshot import QueuedJob
@@ -85,7 +85,15 @@ def read(session: Session, memory: QueueMemory) -> Queue:
     for gone in memory.jobs.keys() - {row.id for row in rows}:
         del memory.jobs[gone]
     waits: dict[str, tuple[str | None, str | None]] = {str(row.id): (row.token, row.blocker) for row in rows}
-    whole = _closed(session, [memory.jobs[row.id] for row in rows])
+    first = theft.first_in_line(session)
+    whole = (
+        [
+            replace(job, first_in_line=True) if UUID(job.id) in first else job
+            for job in _closed(session, [memory.jobs[row.id] for row in rows])
+        ]
+        if first
+        else _closed(session, [memory.jobs[row.id] for row in rows])
+    )
     arrays = session.execute(_ARRAYS).mappings().all()
     waits.update({str(row["id"]): (row["token"], row["blocker"]) for row in arrays})
     return Queue((*whole, *_chunks(session, arrays)), waits)

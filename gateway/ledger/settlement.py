@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import events, leases, outbox, waiters
+from gateway.ledger import events, leases, outbox, theft, waiters
 from gateway.ledger.codec import from_ms, to_ms
 from gateway.ledger.credits import Victim, earlier_preemptions, grant_credit
 from gateway.ledger.meter import gpu_milli_of
@@ -57,6 +57,7 @@ def settle(
     now: datetime = session.execute(select(text("now()"))).scalar_one()
     facts = _facts(attempt, end, now)
     lease = leases.lock_for_end(session, attempt.id)
+    theft.note(session, attempt, lease, end, settings)
     if lease is not None:
         _resolve(session, lease, facts)
     held_now = leases.victim_settled(session, attempt.id)

@@ -6,6 +6,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from gateway.ledger import theft
 from gateway.ledger.codec import to_ms
 from gateway.ledger.config import LedgerSettings
 from policies.vocabulary import LeaseState
@@ -90,6 +91,7 @@ def load(session: Session, attempt_id: str, settings: LedgerSettings) -> Attempt
         handles=dict(row["handles"]),
         no_progress=row["no_progress"],
         newer_checkpoint=row["newer_checkpoint"],
+        preemptor=row["why"].get("token") == theft.AFTER_PREEMPTION,
         place_timeout_s=settings.place_timeout_s,
         replicas_total=sum(part["replicas"] for part in row["placed"]),
     )

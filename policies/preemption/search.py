@@ -14,6 +14,7 @@ from policies.placement.rooms import Part
 from policies.placement.shadow import beyond
 from policies.preemption.candidates import Bounds, Victim, Waiter, displaced, excess_of, victim_of
 from policies.preemption.choose import cheapest_set
+from policies.preemption.closed import closed
 from policies.preemption.cost import Cost, Penalty, cost_of, milli_gpu
 from policies.quota.tree import Tree, need_of
 from policies.snapshot import QueuedJob
@@ -71,7 +72,7 @@ def _may_preempt(job: QueuedJob, candidate: Candidate, state: State) -> bool:
     pool = candidate.pool
     if pool.name not in state.stoppable:
         return False
-    if pool.name not in state.usable or not pool.place_first or pool.no_preemption_until_ms > state.now_ms:
+    if pool.name not in state.usable or closed(pool, state.now_ms):
         return False
     if state.searches >= state.settings.max_searches_per_cycle:
         return False

@@ -22,6 +22,7 @@ from backends.types import (
     Owned,
     Phase,
     PoolCapacity,
+    Preemption,
     SiteFiles,
     StopMode,
 )
@@ -30,7 +31,7 @@ from tests.fakes.cluster import FakeCluster, Launch
 
 CAPABILITIES = Capabilities(
     places_nodes=True,
-    place_first=True,
+    preemption=Preemption.PLACE_FIRST,
     checkpoint_signal=True,
     site_files=SiteFiles.MOUNT,
     gang=True,

@@ -40,7 +40,9 @@ def heartbeats() -> Iterator[None]:
 def outcome(backend: str, error: BackendError, view: AttemptView | None) -> Done:
     """What the workflow hears of an error: a refusal to decide about, or that it may ask again later."""
     if isinstance(error, Refused):
-        refusal = Refusal(backend, error.reason, str(error), permanent=error.permanent)
+        refusal = Refusal(
+            backend, error.reason, str(error), permanent=error.permanent, no_room=isinstance(error, NoCapacity)
+        )
         return Done(view=view, refusal=refusal)
     if isinstance(error, Misconfigured):
         tenant = isinstance(error, TenantNotServed)

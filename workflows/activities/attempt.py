@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from temporalio import activity
 
-from backends.errors import BackendError, Misconfigured, OutcomeUnknown
+from backends.errors import BackendError, Misconfigured, NoCapacity, OutcomeUnknown
 from backends.port import Backend, Checkpoints
 from backends.types import Handle, LaunchRequest, NoticeKind, StopMode
 from policies.states import LIVE_ATTEMPT_STATES
@@ -139,6 +139,8 @@ class AttemptActivities:
         try:
             self._backend(name).start(self._handle(view, name))
         except BackendError as error:
+            if view.preemptor and isinstance(error, NoCapacity):
+                self._look_again(name)
             self._rest(error, view.pools.get(name, ()))
             return outcome(name, error, self._store.load_attempt(view.attempt_id))
         self._store.started(view.attempt_id, name)
@@ -257,6 +259,14 @@ class AttemptActivities:
                 log.exception("attempt %s at %s", view.attempt_id, name)
                 problems.append((name, OutcomeUnknown(f"{name}: {type(error).__name__}")))
         return problems
+
+    def _look_again(self, name: str) -> None:
+        """Its victims have left and there is no room: whoever took it shows in the newest capacity alone."""
+        backend = self._backend(name)
+        try:
+            self._store.capacity(name, backend.capacity(), backend.capabilities)
+        except BackendError as error:
+            log.info("capacity of %s: %s", name, error)  # its follower reads it soon anyway
 
     def _rest(self, error: BackendError, pools: Sequence[str]) -> None:
         resting = rest(error)

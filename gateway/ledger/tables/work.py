@@ -78,6 +78,7 @@ class AttemptRow(SQLModel, table=True):
     __table_args__ = (
         Index("attempts_live", "state", postgresql_where=text("ended_at IS NULL")),
         Index("attempts_by_job", "job_id", "number"),
+        Index("attempts_lost", "ended_at", postgresql_where=text("preemption_lost")),
         Index("attempts_by_waiter", "stop_for", postgresql_where=text("stop_for <> ''")),
     )
     id: str = Field(primary_key=True, max_length=63)

@@ -434,6 +434,7 @@ def upgrade() -> None:
     op.create_index('attempts_by_job', 'attempts', ['job_id', 'number'], unique=False)
     op.create_index('attempts_by_waiter', 'attempts', ['stop_for'], unique=False, postgresql_where=sa.text("stop_for <> ''"))
     op.create_index('attempts_live', 'attempts', ['state'], unique=False, postgresql_where=sa.text('ended_at IS NULL'))
+    op.create_index('attempts_lost', 'attempts', ['ended_at'], unique=False, postgresql_where=sa.text('preemption_lost'))
     op.create_table('checkpoints',
     sa.Column('job_id', sa.Uuid(), nullable=False),
     sa.Column('attempt_number', sa.Integer(), nullable=False),
