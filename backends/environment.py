@@ -148,6 +148,9 @@ def _ours(request: LaunchRequest, member: Member, rendezvous: Rendezvous, files:
         "TIDEGATE_NOTICE_FILE": files.notice_file,
         "TIDEGATE_TOKEN_FILE": files.token_file,
         "TIDEGATE_HOSTS": ",".join(rendezvous.hosts),
+        "TIDEGATE_TARGET_REPLICAS": str(request.target_replicas or ""),
+        "TIDEGATE_GRAD_ACCUM": str(request.grad_accum or ""),
+        "TIDEGATE_LR_SCALE": request.lr_scale,
         "TIDEGATE_ARRAY_INDEX": "" if request.array_index is None else str(request.array_index),
     }
     variables.update({name: value for name, value in optional.items() if value})

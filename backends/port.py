@@ -115,6 +115,11 @@ class Checkpoints(Protocol):
 class Resizes(Protocol):
     """Backends with `capabilities.resize`: inside a living allocation."""
 
-    def resize(self, handle: Handle, group: str, replicas: int) -> None:
-        """Ask for another size; the observation's `ready` says when it is there. Ends at the asked size or the old."""
+    def resize(self, handle: Handle, group: str, replicas: int, nodes: Sequence[str] = ()) -> None:
+        """Ask for another size; the observation's `ready` says when it is there. Ends at the asked size or the old.
+
+        The members with the highest ranks go, told as by a stop with kind RESIZE, and new ones come behind those that
+        are there: a rank that stays is never restarted. nodes[i] is the node of member i where the arbiter chose them.
+        Idempotent; the last call counts. Refused, or NoCapacity: nothing was changed.
+        """
         ...

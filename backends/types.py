@@ -162,6 +162,9 @@ class LaunchRequest:
     max_duration_s: int | None = None
     num_nodes: int = 1  # of the whole attempt, over all backends
     master_addr: str = ""  # set when rank 0 lives at another backend
+    target_replicas: int = 0  # of the elastic group now; 0: the job has one size
+    grad_accum: int = 0  # micro-batches per step at this size; 0: not said
+    lr_scale: str = ""  # of the learning rate at this size, a whole number or a fraction `3/4`
     array_index: int | None = None  # which index of an array this is
 
 

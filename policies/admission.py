@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from policies.cycle import RANKS, State
 from policies.decisions import Act, Admit, Wait, Why
+from policies.elastic.quota import largest_within
+from policies.elastic.shrink import make_room
 from policies.gang.fit import Gang, fit_across, fit_in_one, public
 from policies.gates import not_yet, nowhere, too_late, wait
 from policies.order.default import queued_since
@@ -43,7 +45,7 @@ def consider(job: QueuedJob, key: Key, state: State) -> None:
         _admit(job, gang, state)
         state.rivals.update((placed.pool, (key, job)) for placed in gang)
         return
-    if (act := make_way(job, request.choices, state)) is not None:
+    if (act := make_room(job, request.choices, state) or make_way(job, request.choices, state)) is not None:
         state.acts.append(act)
         state.rivals.update((placed.pool, (key, job)) for admit in act.admits for placed in admit.placed)
         return
@@ -53,7 +55,16 @@ def consider(job: QueuedJob, key: Key, state: State) -> None:
     nearest = explained(nearest, job, request.choices, state)
     if state.class_of(job) is PriorityClass.P0:
         nearest = _with_rival(nearest, key, state)
-    _leave(job, _with_slot(job, request, nearest, state), state)
+    _leave(job, _of_size(job, _with_slot(job, request, nearest, state)), state)
+
+
+def _of_size(job: QueuedJob, found: Wait) -> Wait:
+    """A job whose checkpoint holds for one size waits for that size, though it could start anew at others."""
+    sizes = [group.resumes_at for group in job.groups if group.resumes_at is not None]
+    if not sizes or found.pending not in _BLOCKED_BY_ROOM:
+        return found
+    numbers = {**found.why.numbers, "size": sizes[0]}
+    return wait(job, Pending.WAITING_FOR_SIZE, numbers, blocker=found.blocker, starts_ms=found.starts_ms)
 
 
 def _with_rival(lost: Wait, key: Key, state: State) -> Wait:
@@ -118,7 +129,7 @@ def _shut(job: QueuedJob, choice: Candidate, state: State) -> Wait | None:
 
 
 def _within_quota(job: QueuedJob, choice: Candidate, state: State, refusals: list[Wait]) -> QueuedJob | None:
-    """The job, or an elastic one at its least size, if quota allows it in this flavor."""
+    """The job, or an elastic one at its largest size that quota allows, if it allows any in this flavor."""
     flavor = choice.flavor.name
     if not state.quotas.by_flavor.get(flavor):
         return job
@@ -126,10 +137,8 @@ def _within_quota(job: QueuedJob, choice: Candidate, state: State, refusals: lis
     answer, where, resource = state.quotas.ask(job.tenant, request.needs[flavor])
     if answer.ok:
         return job
-    if request.elastic:
-        least = replace(job, groups=tuple(replace(g, replicas=max(1, g.min_replicas)) for g in job.groups))
-        if state.quotas.ask(job.tenant, state.requests.of(least).needs[flavor])[0].ok:
-            return least
+    if request.elastic and (smaller := largest_within(job, flavor, state)) is not None:
+        return smaller
     refusals.append(_refused(job, answer, where, resource, state))
     return None
 

@@ -19,7 +19,7 @@ from policies.quota.tree import Quotas, need_of
 from policies.requests import Requests
 from policies.settings import HOUR_MS, PolicySettings
 from policies.snapshot import LiveAttempt, Pool, QueuedJob, Snapshot
-from policies.vocabulary import PriorityClass, Resource
+from policies.vocabulary import PriorityClass, Resource, StopCause
 
 _LOWER = {PriorityClass.P0: PriorityClass.P1, PriorityClass.P1: PriorityClass.P2}
 RANKS: Mapping[PriorityClass, int] = {PriorityClass.P0: 0, PriorityClass.P1: 1, PriorityClass.P2: 2}
@@ -44,7 +44,10 @@ class State:
         self.requests = Requests(snapshot.queued, self.pools, self.flavors)
         # Attempts whose capacity already belongs to a waiter: nobody's victim, and nobody else's room.
         self.promised: dict[str, str] = {v: a.id for a in self.live for v in a.contingent_on}
-        self.leaving = tuple(a.id for a in self.live if a.stopping is not None and a.id not in self.promised)
+        # One that is made smaller goes on: what it gives up is its waiter's, or free once that is settled.
+        self.leaving = tuple(
+            a.id for a in self.live if a.stopping not in {None, StopCause.RESIZE} and a.id not in self.promised
+        )
         self.stoppable = frozenset(
             placed.pool
             for attempt in self.live
@@ -54,6 +57,7 @@ class State:
         self.victims = 0
         self.searches = 0
         self.reclaimed = 0
+        self.resizing: set[str] = set()  # attempts that this cycle gives another size
         self.slots: dict[str, Slots] = {}
         self.closed: dict[str, str] = {}  # without backfill: pools that wait for their head, and its job
         self.rivals: dict[str, tuple[Key, QueuedJob]] = {}  # by pool: the last that was admitted, with its rank
@@ -78,16 +82,21 @@ class State:
     def count(self, job: QueuedJob, gang: Gang) -> tuple[Loan, ...]:
         """Count an admission's quota; who lends is settled before it shows in the trees."""
         need = need_of(gang)
+        loans = self.borrow(job.tenant, need)
+        self.quotas.add(job.tenant, need)
+        return loans
+
+    def borrow(self, tenant: str, need: Mapping[str, Mapping[Resource, int]]) -> tuple[Loan, ...]:
+        """Who lends what of a need that is not counted yet."""
         loans: list[Loan] = []
         for flavor, wanted in sorted(need.items()):
             tree = self.quotas.accelerators(flavor)
             amount = wanted[Resource.ACCELERATORS]
             if tree is not None and amount:
-                answer = tree.ask(job.tenant, amount)
-                loans += self.lent.split(tree, job.tenant, flavor, answer.borrowed)
+                answer = tree.ask(tenant, amount)
+                loans += self.lent.split(tree, tenant, flavor, answer.borrowed)
         for loan in loans:
             self.lent.add(loan)
-        self.quotas.add(job.tenant, need)
         return tuple(loans)
 
     def occupy(self, job: QueuedJob, gang: Gang) -> None:
@@ -141,7 +150,7 @@ class State:
         return found
 
     def _end_of(self, attempt: LiveAttempt) -> int | None:
-        if attempt.stopping is not None:
+        if attempt.stopping not in {None, StopCause.RESIZE}:
             grace = self.now_ms + self.settings.reclaim_grace_ms
             return grace if attempt.ends_by_ms is None else max(self.now_ms + 1, min(grace, attempt.ends_by_ms))
         return None if attempt.ends_by_ms is None else max(self.now_ms + 1, attempt.ends_by_ms)

@@ -76,13 +76,23 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Change the allowed size of one group of a live attempt, in replicas."""
+    """Another size for one group of a live attempt, in members. `placed` is the whole attempt's placement from then on.
+
+    in_place: its backend starts or ends members under it; else it saves, leaves and is launched again. loans: what a
+    growth borrows beside what is borrowed already. waiter: whose lease counts on what a shrinking frees. grace_ms: for
+    the save; None: the job's own.
+    """
 
     attempt: str
     version: int
     group: str
     replicas: int
+    placed: tuple[Placed, ...]
     why: Why
+    in_place: bool = False
+    waiter: str = ""
+    grace_ms: int | None = None
+    loans: tuple[Loan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

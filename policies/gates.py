@@ -21,6 +21,7 @@ REMEDIES: Final[Mapping[Pending, str]] = {
     Pending.TOPOLOGY_UNAVAILABLE: "ask for fewer accelerators per member, or wait until a node is free of small jobs",
     Pending.NO_SPOT_CAPACITY: "wait, or allow on_demand capacity",
     Pending.WAITING_FOR_CAPACITY: "wait for running jobs to end, or allow more flavors",
+    Pending.WAITING_FOR_SIZE: "wait for the size of its newest checkpoint, or save one that is reshardable next time",
     Pending.WAITING_FOR_DEPENDENCY: "the jobs named in `after` have to end first",
     Pending.COOLING_DOWN: "it is tried again at the estimated start",
     Pending.BEHIND_RESERVATION: "set a shorter max_duration, so that it ends before the job in front is due",

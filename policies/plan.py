@@ -1,4 +1,5 @@
-"""`plan()`: one cycle's whole answer. Every queued job gets exactly one of Admit, Wait, Reject.
+"""`plan()`: one cycle's whole answer. Every queued job gets exactly one of Admit, Wait, Reject; a running one gets a
+Wait where a size that was asked for has to wait.
 
 Pure: the same snapshot in any order, the same settings and the same `now_ms` give the same plan. It applies nothing.
 """
@@ -6,6 +7,7 @@ Pure: the same snapshot in any order, the same settings and the same `now_ms` gi
 from policies.admission import consider
 from policies.cycle import State, standing
 from policies.decisions import Plan
+from policies.elastic.resize import resize
 from policies.gates import before_capacity, never
 from policies.registry import order_named
 from policies.settings import PolicySettings
@@ -19,6 +21,7 @@ def plan(snapshot: Snapshot, settings: PolicySettings, now_ms: int) -> Plan:
     ranked = order_named(settings.order)(jobs, standing(state, jobs))
     for key, job in sorted(ranked, key=lambda found: not found[1].first_in_line):
         consider(job, key, state)
+    resize(jobs, state)
     return Plan(
         acts=tuple(state.acts),
         rejects=tuple(sorted(state.rejects, key=lambda found: (found.job, found.chunk or ()))),

@@ -66,6 +66,11 @@ class PolicySettings:
     debt_relief_days: int = 5
     debt_half_life_ms: int = 7 * DAY_MS
 
+    # elastic (§9)
+    resize_cool_down_ms: int = 30 * MINUTE_MS  # between two resizes that nobody asked for
+    keep_growth_permille: int = 700  # of what the members added would bring if all scaled perfectly
+    growth_retry_ms: int = 6 * HOUR_MS  # after a growth that was not kept
+
     # credit (§8)
     frequency_after: int = 3  # preempted more often than this in the period: the bonus is added
     frequency_bonus_percent: int = 10

@@ -8,6 +8,7 @@ a tenant's use counts in every ancestor.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from policies.elastic.sizes import Sizes
 from policies.vocabulary import (
     AttemptState,
     CapacityType,
@@ -158,6 +159,8 @@ class GroupRequest:
     min_replicas: int
     per_member: Resources
     accelerator: str = ""  # GPU model wanted; "" takes any (or none where accelerators are 0)
+    step: int = 1  # sizes between min_replicas and replicas, both of them multiples of it
+    resumes_at: int | None = None  # the only size at which its newest checkpoint may be resumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,30 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Elastic:
+    """The elastic group of a live attempt, sizes in members. Instants are None where there was none.
+
+    able: it may run at another size (replicas, or a newest checkpoint that may be resharded). in_place: its backend
+    changes the number of members under it. wished: a user asked for `sizes.target` after the last resize. under_way:
+    a resize is being carried out. before: (size, rate) of the attempt before it, measured after warm-up, 0 unknown.
+    """
+
+    group: str
+    sizes: Sizes
+    size: int
+    able: bool = False
+    in_place: bool = False
+    wished: bool = False
+    under_way: bool = False
+    resized_ms: int | None = None
+    unkept_ms: int | None = None  # when a growth was last taken back
+    rate: int = 0  # now, samples per second in thousandths; 0: not known yet
+    before: tuple[int, int] | None = None
+    placement: PlacementWish = PlacementWish()
+    job_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LiveAttempt:
     """A lease that is taken, with what a preemption of it would cost."""
 
@@ -250,8 +277,29 @@ class LiveAttempt:
     stopping: StopCause | None = None
     contingent_on: tuple[str, ...] = ()  # attempts whose end this one waits for
     finish_spared: bool = False  # has been spared once by finish_soon
-    elastic_min: int | None = None  # replicas
-    elastic_step: int = 1
+    elastic: Elastic | None = None
+    keeps: tuple[Placed, ...] = ()  # with what it goes on while it is being made smaller; empty: it is not
+
+    @property
+    def leaves(self) -> tuple[Placed, ...]:
+        """What of its placement is free once its end, or its shrinking, is settled."""
+        return given_up(self.placed, self.keeps) if self.keeps else self.placed
+
+
+def given_up(placed: tuple[Placed, ...], keeps: tuple[Placed, ...]) -> tuple[Placed, ...]:
+    """The members of `placed` that `keeps`, a placement with fewer members at the same places, is without."""
+    kept = {(part.group, part.pool): part for part in keeps}
+    found = []
+    for part in placed:
+        other = kept.get((part.group, part.pool))
+        left = dict(part.nodes)
+        for node, members in other.nodes if other else ():
+            left[node] = left.get(node, 0) - members
+        replicas = part.replicas - (other.replicas if other else 0)
+        if replicas > 0:
+            nodes = tuple((node, members) for node, members in left.items() if members > 0)
+            found.append(Placed(part.group, part.pool, part.flavor, replicas, part.per_member, nodes))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,17 @@ from policies.reasons import CAUSES, verdict
 from policies.states import LIVE_ATTEMPT_STATES
 from policies.vocabulary import AttemptState, JobKind, Reason, RetryClass, StopCause
 from workflows import gang
-from workflows.messages import AttemptView, EndRequest, GroupSeen, Refusal
+from workflows.messages import AttemptView, EndRequest, GroupSeen, Refusal, ResizeView
 from workflows.steps import (
     AbortAll,
     Confirm,
+    FinishResize,
     Launch,
     Leave,
     Mark,
     Prepare,
     SendCheckpoint,
+    SendResize,
     SendStop,
     Settle,
     Start,
@@ -127,7 +129,9 @@ def _cancel_grace_s(view: AttemptView) -> int:
 def _trouble(view: AttemptView) -> Step | None:
     notice = _notice(view)
     if notice is not None:
-        return _stop_for(view, StopCause.REVOCATION, _grace_until(view, notice.notice_deadline_ms))
+        # Those that are left go on at a smaller size, without a requeue (POLICIES §9).
+        cause = StopCause.RESIZE if view.survives else StopCause.REVOCATION
+        return _stop_for(view, cause, _grace_until(view, notice.notice_deadline_ms))
     failure = gang.first_failure(view)
     if failure is not None:
         return _member_failed(view, failure)
@@ -263,9 +267,27 @@ def _end(view: AttemptView, *, missing: bool = False) -> EndRequest:
         ended_ms=max(times) if times and not missing else None,
         exit_code=told.exit_code if told else None,
         failed_rank=told.failed_rank if told else None,
+    if view.resize is not None:
+        return _resizing(view, view.resize)
         codes=codes,
         bad_nodes=sorted({node for part in ended for node in part.bad_nodes}),
         final=any(part.final for part in ended),
+def _resizing(view: AttemptView, wish: ResizeView) -> Step:
+    """Members come or go under the launch, until they are there or gone, or the time for it is over."""
+    backend = view.backends[0]
+    if not wish.sent:
+        return SendResize(view.attempt_id, backend, wish.group, wish.replicas, wish.nodes)
+    part = gang.seen(view, backend)
+    if part.phase == gang.RUNNING and part.ready == wish.replicas:
+        return FinishResize(view.attempt_id, backend, wish.group, wish.before, reached=True)
+    over_ms = (view.stop_asked_ms or view.now_ms) + 1000 * (view.stop_grace_s + view.recovery_s)
+    if view.now_ms < over_ms:
+        return _wait_until(view, over_ms)
+    if backend in view.dark:
+        return Wait(REREAD_S)
+    return FinishResize(view.attempt_id, backend, wish.group, wish.before, reached=False)
+
+
     )
 
 

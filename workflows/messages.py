@@ -53,6 +53,17 @@ class GroupSeen:
 
 
 @dataclass(frozen=True)
+class ResizeView:
+    """A resize inside the living launch: so many members, on these nodes where they are chosen. sent: it was asked."""
+
+    group: str
+    replicas: int
+    before: int
+    nodes: list[str] = field(default_factory=list)
+    sent: bool = False
+
+
+@dataclass(frozen=True)
 class AttemptView:
     """What a workflow knows of its attempt: the row, read at `now_ms` of the database."""
 
@@ -100,6 +111,8 @@ class AttemptView:
     no_progress: int = 0  # attempts in a row before this one that saved and left without a newer checkpoint
     preemptor: bool = False  # others had to make way for it
     place_timeout_s: int = 0  # a waiter that is not prepared so long after it began gives up; 0: never
+    resize: ResizeView | None = None  # inside the living launch; one by relaunch is a stop with that cause
+    survives: bool = False  # a notice takes members of an elastic job, and those that are left make a valid size
     newer_checkpoint: bool = False  # this attempt left a valid checkpoint newer than the one it began from
 
 

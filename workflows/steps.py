@@ -56,6 +56,28 @@ class SendCheckpoint:
 
 
 @dataclass(frozen=True)
+class SendResize:
+    """Ask the backend for another number of members inside the launch."""
+
+    attempt_id: str
+    backend: str
+    group: str
+    replicas: int
+    nodes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FinishResize:
+    """It is there; or its time is over (`reached` False): the backend is asked back to the old size, `before`."""
+
+    attempt_id: str
+    backend: str
+    group: str
+    before: int
+    reached: bool
+
+
+@dataclass(frozen=True)
 class Mark:
     """Step along the attempt table, guarded."""
 
@@ -104,4 +126,18 @@ class Leave:
     """The attempt has ended and is settled."""
 
 
-Step = Launch | Prepare | Start | SendStop | SendCheckpoint | Mark | Confirm | AbortAll | Settle | Wait | Leave
+Step = (
+    Launch
+    | Prepare
+    | Start
+    | SendStop
+    | SendCheckpoint
+    | SendResize
+    | FinishResize
+    | Mark
+    | Confirm
+    | AbortAll
+    | Settle
+    | Wait
+    | Leave
+)

@@ -148,6 +148,14 @@ class Store(Protocol):
         """A wish to checkpoint was carried out."""
         ...
 
+    def resize_sent(self, attempt_id: str) -> None:
+        """The backend was asked for another size inside the launch."""
+        ...
+
+    def resized(self, attempt_id: str, *, reached: bool, message: str = "") -> bool:
+        """That resize is over: at the asked size, or at the old one. False: none is under way (any more)."""
+        ...
+
     def settle(self, end: EndRequest) -> Settled:
         """One transaction, once per attempt: states, lease, posted use, credit, event, outbox (DESIGN §4.8)."""
         ...

@@ -4,10 +4,10 @@ Pure. `Config.ever` gives the word; everything else here only finds the field th
 for less.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from gateway.ledger.codec import queued_job, request_of
@@ -47,6 +47,21 @@ def wish_of(spec: JobSpec, tenant: str) -> QueuedJob:
     return queued_job(row)
 
 
+def size_refusals(row: Mapping[str, Any], group: str, replicas: int, config: Config) -> Iterator[Found]:
+    """Nothing, or why a job of this row could never have that size: no pool holds it, even when empty."""
+    job = queued_job({**row, "want_size": {group: replicas}, "saved": None})
+    pinned = tuple(replace(each, min_replicas=each.replicas) if each.name == group else each for each in job.groups)
+    if config.ever(replace(job, groups=pinned)).possible:
+        return
+    alone = tuple(each for each in pinned if each.name == group)
+    most = _most(replace(job, groups=alone), config) if alone else 0
+    yield _no_fit(
+        "replicas",
+        f"{replicas} members are asked for, the largest pool that may take them holds {most} when empty",
+        f"ask for at most {most}",
+    )
+
+
 def fit_refusals(spec: JobSpec, tenant: str, config: Config) -> Iterator[Found]:
     """Nothing, or each thing for which the job would wait as NoMatchingFlavor for good."""
     job = wish_of(spec, tenant)
@@ -73,7 +88,7 @@ def _of_group(spec: JobSpec, job: QueuedJob, where: str, matching: Sequence[Cand
         return _too_large(group.per_member, where, matching)
     most = _most(job, config)
     # A group of an elastic job may start with its smallest size.
-    field = "elastic.min" if spec.elastic else (f"{where}replicas" if where else "num_nodes")
+    field = "elastic.min" if group.name == spec.elastic_group else (f"{where}replicas" if where else "num_nodes")
     return _no_fit(
         field,
         f"{group.min_replicas} members are asked for, the largest pool that may take them holds {most} when empty; "

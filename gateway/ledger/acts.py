@@ -14,11 +14,12 @@ from sqlalchemy import CursorResult, text
 from sqlalchemy.orm import Session
 
 from backends.naming import attempt_id
-from gateway.ledger import displace, events, leases, outbox, transition
+from gateway.ledger import displace, events, leases, outbox, resizing, transition
 from gateway.ledger.codec import dumps, placed_json
 from gateway.ledger.decisions import Decided
+from gateway.ledger.limits import LimitExceeded
 from gateway.ledger.queue import parse_key
-from policies.decisions import Act, Admit, Move, Preempt, Resize
+from policies.decisions import Act, Admit, Move, Preempt, Resize, Why
 from policies.vocabulary import JobState, Pending, PriorityClass, StopCause
 
 STALE: Final = "Stale"
@@ -108,15 +109,6 @@ _DUE = text(
     RETURNING attempts.job_id, jobs.tenant_id
     """
 )
-_RESIZE = text(
-    """
-    UPDATE jobs SET want_size = coalesce(want_size, '{}'::jsonb) || CAST(:size AS jsonb), version = jobs.version + 1
-    FROM attempts
-    WHERE attempts.id = :id AND attempts.version = :version AND attempts.ended_at IS NULL
-        AND attempts.stop_cause IS NULL AND jobs.id = attempts.job_id
-    RETURNING jobs.id AS job_id, jobs.tenant_id
-    """
-)
 
 
 def apply(session: Session, act: Act, jobs: dict[UUID, LockedJob], done: Applied) -> None:
@@ -124,6 +116,8 @@ def apply(session: Session, act: Act, jobs: dict[UUID, LockedJob], done: Applied
     mine, rows = Applied(), ChainMap[UUID, LockedJob]({}, jobs)
     if (begun := displace.void_promises(session, act.preempts)) is not None:
         raise DroppedError(STALE, f"attempt {begun} waits for nobody any more")
+    for resize in act.resizes:  # first: what they keep is no room for a waiter that counts on them
+        _resize(session, resize, mine)
     for admit in act.admits:
         _admit(session, admit, rows, mine)
     for preempt in act.preempts:
@@ -132,7 +126,8 @@ def apply(session: Session, act: Act, jobs: dict[UUID, LockedJob], done: Applied
     for move in act.moves:
         _move(session, move, mine)
     for resize in act.resizes:
-        _resize(session, resize, mine)
+        if resize.waiter:
+            resizing.count_on(session, resize.attempt, mine.attempts[resize.waiter])
     outbox.add(session, outbox.START, list(mine.attempts.values()))
     jobs.update(rows.maps[0])
     done.admitted += mine.admitted
@@ -288,18 +283,15 @@ def _stop(session: Session, wish: Preempt, cause: StopCause, stop_for: str) -> U
 
 
 def _resize(session: Session, resize: Resize, mine: Applied) -> None:
-    size = {resize.group: resize.replicas}
-    row = session.execute(_RESIZE, {"id": resize.attempt, "version": resize.version, "size": dumps(size)}).one_or_none()
+    try:
+        with session.begin_nested():
+            row = resizing.decide(session, resize)
+    except LimitExceeded as error:
+        resizing.refused(session, resize, error)
+        why = Why("Refused", resize.why.numbers, str(error))
+        mine.decided.append(Decided("Resize", None, resize.attempt, why, applied=False))
+        return
     if row is None:
         raise DroppedError(STALE, f"attempt {resize.attempt} has changed since the snapshot")
-    events.insert(
-        session,
-        row.job_id,
-        row.tenant_id,
-        "ResizeDecided",
-        attempt_id=resize.attempt,
-        reason=resize.why.token,
-        data=size,
-    )
-    outbox.add(session, outbox.NUDGE, [resize.attempt])
-    mine.decided.append(Decided("Resize", row.job_id, resize.attempt, resize.why, {"size": size}))
+    data = {"size": {resize.group: resize.replicas}, "in_place": resize.in_place}
+    mine.decided.append(Decided("Resize", row.job_id, resize.attempt, resize.why, data))

@@ -170,8 +170,8 @@ _ORPHANS = text(
 _LEASES = text(
     """
     SELECT a.id AS attempt_id, a.state, a.ended_at, a.stop_cause, l.attempt_id AS lease_of, l.state AS lease_state
-    FROM attempts a FULL JOIN leases l ON l.attempt_id = a.id
-    WHERE a.ended_at IS NULL OR l.state IN ('held', 'contingent')
+    FROM attempts a FULL JOIN leases l ON l.id = a.lease_id
+    WHERE (a.id IS NOT NULL AND a.ended_at IS NULL) OR l.state IN ('held', 'contingent')
     """
 )
 _EMPTY_WAITS = text(

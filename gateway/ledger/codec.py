@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from policies.elastic.sizes import Sizes
 from policies.snapshot import GroupRequest, Placed, PlacementWish, QueuedJob, Resources
 from policies.vocabulary import CapacityWish, JobKind, PriorityClass
 from tidegate.wire.spec import JobSpec
@@ -85,7 +86,9 @@ def request_of(spec: JobSpec) -> Request:
             "signal": spec.checkpoint.signal.value,
         }
     if spec.elastic is not None:
-        request["elastic"] = spec.elastic.model_dump()
+        request["elastic"] = {**spec.elastic.model_dump(), "group": spec.elastic_group, "step": spec.size_step}
+    if spec.parallelism is not None:
+        request["parallelism"] = {"tp": spec.parallelism.tp, "pp": spec.parallelism.pp}
     if spec.array is not None:
         request["array"] = spec.array.model_dump()
     if spec.stall is not None:
@@ -140,9 +143,9 @@ def queued_job(row: Mapping[Any, Any], *, chunk: tuple[int, int] | None = None, 
         submitted_ms=to_ms(row["submitted_at"]) or 0,
         queued_ms=to_ms(row.get("queued_at")),
         version=row["version"],
-        groups=tuple(_group(group, elastic, row["want_size"]) for group in request["groups"]),
+        groups=tuple(_group(group, elastic, row["want_size"], row.get("saved")) for group in request["groups"]),
         capacity=CapacityWish(request["capacity"]),
-        placement=_wish(request),
+        placement=wish_of(request),
         max_duration_ms=request.get("max_duration_ms"),
         deadline_ms=request.get("deadline_ms"),
         estimated_ms=request.get("estimated_ms"),
@@ -155,18 +158,31 @@ def queued_job(row: Mapping[Any, Any], *, chunk: tuple[int, int] | None = None, 
 
 
 def _group(
-    group: Sequence[Any], elastic: Mapping[str, Any] | None, want_size: Mapping[str, int] | None
+    group: Sequence[Any],
+    elastic: Mapping[str, Any] | None,
+    want_size: Mapping[str, int] | None,
+    saved: Mapping[str, Any] | None,
 ) -> GroupRequest:
     name, replicas, least, accelerators, cpus, memory, disk, model = group
-    if elastic is not None:
-        replicas, least = elastic["target"], elastic["min"]
-    if want_size and name in want_size:
-        replicas = want_size[name]
-        least = min(least, replicas)
-    return GroupRequest(name, replicas, least, Resources(accelerators, cpus, memory, disk), model)
+    each = Resources(accelerators, cpus, memory, disk)
+    if elastic is None or name != elastic["group"]:
+        return GroupRequest(name, replicas, least, each, model)
+    sizes = sizes_of(elastic, want_size)
+    if saved is not None and not (saved["reshardable"] and elastic["reshard"]):
+        # What it would resume from holds for that size alone (POLICIES §9): it waits for the old size.
+        return GroupRequest(name, saved["replicas"], saved["replicas"], each, model, resumes_at=saved["replicas"])
+    most, least = sizes.at_most(sizes.target) or sizes.min, sizes.at_least(sizes.min) or sizes.min
+    return GroupRequest(name, most, min(least, most), each, model, step=sizes.step)
 
 
-def _wish(request: Request) -> PlacementWish:
+def sizes_of(elastic: Mapping[str, Any], want_size: Mapping[str, int] | None) -> Sizes:
+    """In members. What a user wished last is the target from then on, and min where it lies below."""
+    target = (want_size or {}).get(elastic["group"], elastic["target"])
+    return Sizes(min(elastic["min"], target), target, max(elastic["max"], target), elastic["step"])
+
+
+def wish_of(request: Request) -> PlacementWish:
+    """Where a job may go."""
     found = request["placement"]
     avoid = tuple(request.get("avoid_nodes", ()))
     refused = tuple((backend, each["remedy"]) for backend, each in sorted(request.get("refused_by", {}).items()))

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import acts, decisions, displace, transition
+from gateway.ledger import acts, decisions, displace, resizing, transition
 from gateway.ledger.acts import STALE, Applied, DroppedError, LockedJob
 from gateway.ledger.archive import Archive
 from gateway.ledger.codec import dumps, from_ms
@@ -134,8 +134,13 @@ def _lock(session: Session, plan: Plan, waits: Mapping[UUID, Wait]) -> _Locked:
     if displaced:
         mine = set(session.execute(displace.LOCK_LEASES, {"ids": sorted(displaced)}).scalars())
         locked.attempts -= displaced - mine
-    if admitted:
-        session.execute(_LOCK_ACCOUNTS, {"ids": sorted(admitted), "displaced": sorted(displaced)}).all()
+    resized = {resize.attempt for act in plan.acts for resize in act.resizes}
+    if resized:
+        mine = set(session.execute(resizing.LOCK_LEASES, {"ids": sorted(resized)}).scalars())
+        locked.attempts -= resized - mine
+    if admitted or resized:
+        others = sorted(displaced | resized)
+        session.execute(_LOCK_ACCOUNTS, {"ids": sorted(admitted), "displaced": others}).all()
     return locked
 
 

@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session
 from backends.types import GroupLaunch, LaunchRequest, Secret, Workdir
 from gateway.ledger.codec import placed_of
 from gateway.ledger.config import LedgerSettings, archive_url, base_url
+from policies.elastic.batch import batch
+from policies.elastic.places import size_of
 from policies.snapshot import Placed
 from policies.vocabulary import CapacityType, JobKind, Launcher, PriorityClass, Role
 from tidegate.wire.spec import JobSpec
@@ -33,7 +35,7 @@ _ROW = text(
     SELECT a.id, a.job_id, a.number, a.chunk, a.first_index, a.placed, j.tenant_id, j.principal, j.name, j.kind,
         l.klass, j.spec, j.request, t.path
     FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN tenants t ON t.id = j.tenant_id
-    JOIN leases l ON l.attempt_id = a.id
+    JOIN leases l ON l.id = a.lease_id
     WHERE a.id = :id AND a.ended_at IS NULL
     FOR NO KEY UPDATE OF a
     """
@@ -97,7 +99,22 @@ def request(session: Session, attempt_id: str, backend: str, settings: LedgerSet
         max_duration_s=spec.max_duration,
         num_nodes=sum(part.replicas for part in placed),
         array_index=row["chunk"],
+        **_at_this_size(spec, placed),
     )
+
+
+def _at_this_size(spec: JobSpec, placed: Sequence[Placed]) -> dict[str, Any]:
+    """What an elastic job is told of its size; training also what that does to its batch (POLICIES §9)."""
+    elastic, name = spec.elastic, spec.elastic_group
+    if elastic is None or name is None:
+        return {}
+    size = size_of(tuple(placed), name)
+    if spec.kind.value == JobKind.INFERENCE:
+        return {"target_replicas": size}
+    # A data-parallel degree is so many members to one: where no whole one fits the target, its whole part counts.
+    written_for = max(1, elastic.target // spec.size_step)
+    found = batch(written_for * spec.size_step, size, elastic.accumulation)
+    return {"target_replicas": size, "grad_accum": found.accumulation, "lr_scale": found.scale_text}
 
 
 def _workdir(settings: LedgerSettings, tenant_id: int, spec: JobSpec) -> Workdir | None:

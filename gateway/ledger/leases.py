@@ -44,22 +44,25 @@ def take(
     contingent_on: Sequence[str] = (),
     loans: Sequence[Loan] = (),
     max_duration_ms: int | None = None,
+    smaller: bool = False,
 ) -> LeaseRow:
     """Take the lease or raise LimitExceeded; the caller's savepoint then undoes what was decided with it.
 
-    Victims that are settled already no longer count: with none left the lease is held at once.
+    Victims that are settled already no longer count: with none left the lease is held at once. smaller: it follows, in
+    this transaction, one that held no less; no limit is asked then.
     """
     levels = lineage(session, tenant_id)
-    items = _items(placed)
+    items = items_of(placed)
     asked = amounts_of(items)
     meter = Meter(tuple(level.id for level in levels), gpu_milli_of(items), _price(session, placed))
     balances = locked(session, [*_concurrency_keys(levels, asked), *meter.keys()])
     going = limits.victims(session, contingent_on)
-    limits.check_quota(session, levels, asked, limits.unclaimed(session, going) if going else (), balances)
     gpu_milli = sum(meter.gpu_milli.values())
-    limits.check_allowance(session, levels, klass, gpu_milli)
     hold_ms = ROLLING_MS if max_duration_ms is None else max_duration_ms
-    limits.check_budget(session, levels, meter, hold_ms)
+    if not smaller:
+        limits.check_quota(session, levels, asked, limits.unclaimed(session, going) if going else (), balances)
+        limits.check_allowance(session, levels, klass, gpu_milli)
+        limits.check_budget(session, levels, meter, hold_ms)
 
     now: datetime = session.execute(select(text("now()"))).scalar_one()
     state = LeaseState.CONTINGENT if going else LeaseState.HELD
@@ -100,8 +103,11 @@ def take(
     return lease
 
 
-def victim_settled(session: Session, victim_attempt_id: str) -> list[str]:
-    """Give the victim's share to those who wait for it; the attempts whose lease is held from now on."""
+def victim_settled(session: Session, victim_attempt_id: str, keeps: Amounts | None = None) -> list[str]:
+    """Give the victim's share to those who wait for it; the attempts whose lease is held from now on.
+
+    keeps: what it goes on with, where it was only made smaller.
+    """
     waiting = _lock(
         session,
         "state = 'contingent' AND contingent_on @> jsonb_build_array(CAST(:attempt AS text))",
@@ -109,7 +115,7 @@ def victim_settled(session: Session, victim_attempt_id: str) -> list[str]:
     )
     if not waiting:
         return []
-    freed = _held_by_attempt(session, victim_attempt_id)
+    freed = limits.less(_held_by_attempt(session, victim_attempt_id), keeps or {})
     held_now = []
     for lease in sorted(waiting, key=lambda lease: (lease.created_at, lease.id)):
         left = [other for other in lease.contingent_on if other != victim_attempt_id]
@@ -218,8 +224,8 @@ def lock_for_end(session: Session, attempt_id: str) -> LeaseRow | None:
 
     Settling resolves one lease, gives its share to others and may grant credit: asked for once, in one order.
     """
-    where = """(attempt_id = :attempt OR (state = 'contingent' AND contingent_on @> jsonb_build_array(
-        CAST(:attempt AS text))))"""
+    where = """(leases.id = (SELECT lease_id FROM attempts WHERE attempts.id = :attempt) OR (state = 'contingent'
+        AND contingent_on @> jsonb_build_array(CAST(:attempt AS text))))"""
     found = _lock(session, where, attempt_id)
     keys: list[Key] = []
     for lease in found:
@@ -248,7 +254,8 @@ def time_values(meter: Meter, times: Times) -> dict[str, int]:
     }
 
 
-def _items(placed: Iterable[Placed]) -> list[dict[str, Any]]:
+def items_of(placed: Iterable[Placed]) -> list[dict[str, Any]]:
+    """What a placement takes, as a lease's items, none of it held yet."""
     sums: dict[tuple[str, str, str], int] = {}
     flavors: set[str] = set()
     for part in placed:
@@ -335,7 +342,8 @@ def _lock(session: Session, where: str, attempt: str | UUID) -> list[LeaseRow]:
 
 def _held_by_attempt(session: Session, attempt_id: str) -> dict[tuple[str, str], int]:
     items = session.execute(
-        text("SELECT items FROM leases WHERE attempt_id = :attempt"), {"attempt": attempt_id}
+        text("SELECT items FROM leases WHERE id = (SELECT lease_id FROM attempts WHERE attempts.id = :attempt)"),
+        {"attempt": attempt_id},
     ).scalar_one_or_none()
     return amounts_of(items or [], "held")
 
@@ -365,7 +373,19 @@ def _used_ms(session: Session, lease: LeaseRow, used_from: datetime | None, used
 
 
 def _record_use(session: Session, attempt_id: str, meter: Meter, times: Times) -> None:
-    session.execute(
-        text("UPDATE attempts SET gpu_ms = :gpu_ms, money = :money WHERE id = :id"),
-        {"id": attempt_id, "gpu_ms": meter.gpu_ms(times.used_ms), "money": meter.money(times.used_ms)},
-    )
+    values = {"gpu_ms": meter.gpu_ms(times.used_ms), "money": meter.money(times.used_ms)}
+    session.execute(_USE, {"id": attempt_id, "hour_ms": HOUR_MS, **values})
+
+
+# Of its present lease, and of those that it had at other sizes.
+_USE = text(
+    """
+    UPDATE attempts SET gpu_ms = :gpu_ms + before.gpu_ms, money = :money + before.money
+    FROM (
+        SELECT coalesce(sum(l.gpu_milli * l.used_ms / 1000), 0)::bigint AS gpu_ms,
+            coalesce(sum(l.price * l.used_ms / :hour_ms), 0)::bigint AS money
+        FROM leases l JOIN attempts a ON a.id = l.attempt_id WHERE a.id = :id AND l.id <> a.lease_id
+    ) AS before
+    WHERE attempts.id = :id
+    """
+)

@@ -69,7 +69,10 @@ _CONTINGENT = text(
 )
 _LEASES = text(
     """
-    SELECT leases.attempt_id, items, tenants.path FROM leases JOIN tenants ON tenants.id = tenant_id
+    SELECT leases.attempt_id, items, tenants.path, (
+        SELECT resize_to->'items' FROM attempts a WHERE a.id = leases.attempt_id
+            AND 'resize' IN (a.stop_cause, a.stop_due->>'cause')) AS keeps
+    FROM leases JOIN tenants ON tenants.id = tenant_id
     WHERE leases.attempt_id = ANY(:attempts) AND state IN ('held', 'contingent')
     """
 )
@@ -87,7 +90,15 @@ def amounts_of(items: Sequence[Mapping[str, Any]], part: str = "amount") -> dict
 def victims(session: Session, attempts: Sequence[str]) -> tuple[Victim, ...]:
     """Those of these attempts whose leases are not resolved."""
     rows = session.execute(_LEASES, {"attempts": list(attempts)}) if attempts else ()
-    return tuple(Victim(row.attempt_id, row.path, amounts_of(row.items, "held")) for row in rows)
+    return tuple(
+        Victim(row.attempt_id, row.path, less(amounts_of(row.items, "held"), amounts_of(row.keeps or ())))
+        for row in rows
+    )
+
+
+def less(amounts: Amounts, kept: Amounts) -> dict[tuple[str, str], int]:
+    """What is given up where something is kept, never below 0."""
+    return {what: max(0, amount - kept.get(what, 0)) for what, amount in amounts.items()}
 
 
 def unclaimed(session: Session, going: Sequence[Victim]) -> tuple[Victim, ...]:

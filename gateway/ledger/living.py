@@ -6,13 +6,14 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from gateway.ledger import elastic as elastics
 from gateway.ledger.codec import placed_of, to_ms
-from policies.snapshot import Borrowing, LiveAttempt, Override
+from policies.snapshot import Borrowing, Elastic, LiveAttempt, Override, Placed
 from policies.vocabulary import AttemptState, JobKind, PriorityClass, StopCause
 
 _LIVE = text(
     """
-    SELECT a.id, a.job_id, a.chunk, a.state, a.version, a.placed, a.created_at, a.started_at,
+    SELECT a.id, a.resize_to, a.job_id, a.chunk, a.state, a.version, a.placed, a.created_at, a.started_at,
         -- What is due for a waiter that is not placed yet counts as under way: nobody else may have it.
         coalesce(a.stop_cause, CASE WHEN waiter.id IS NOT NULL THEN a.stop_due->>'cause' END) AS stop_cause,
         t.path, j.principal, j.kind, l.klass, j.request, l.contingent_on, l.state AS lease_state,
@@ -20,7 +21,7 @@ _LIVE = text(
     FROM attempts a
     JOIN jobs j ON j.id = a.job_id
     JOIN tenants t ON t.id = j.tenant_id
-    JOIN leases l ON l.attempt_id = a.id
+    JOIN leases l ON l.id = a.lease_id
     LEFT JOIN leases waiter ON waiter.attempt_id = a.stop_for AND waiter.state = 'contingent'
     LEFT JOIN LATERAL (
         SELECT at, save_ms FROM checkpoints c WHERE c.job_id = a.job_id AND verified >= 1
@@ -55,8 +56,10 @@ _OVERRIDES = text("SELECT attempt_id, force, reason, expires_at FROM overrides W
 def attempts(session: Session, *, default_restart_ms: int) -> tuple[LiveAttempt, ...]:
     """Every attempt that holds a lease. Restart: measured at an earlier attempt of the job, else the default."""
     preemptions = {row.job_id: row for row in session.execute(_PREEMPTIONS)}
+    sizes = elastics.read(session)
     return tuple(
-        _live(row, preemptions.get(row["job_id"]), default_restart_ms) for row in session.execute(_LIVE).mappings()
+        _live(row, preemptions.get(row["job_id"]), default_restart_ms, sizes.get(row["id"]))
+        for row in session.execute(_LIVE).mappings()
     )
 
 
@@ -76,10 +79,25 @@ def overrides(session: Session) -> tuple[Override, ...]:
     )
 
 
-def _live(row: Mapping[Any, Any], preempted: Any, default_restart_ms: int) -> LiveAttempt:
+def _held(row: Mapping[Any, Any], placed: tuple[Placed, ...]) -> tuple[Placed, ...]:
+    """A growth is leased before it is carried out: what it adds is taken already."""
+    wish = row["resize_to"]
+    return placed_of(wish["placed"]) if _resizes(row) and wish["replicas"] > wish["from"] else placed
+
+
+def _keeps(row: Mapping[Any, Any]) -> tuple[Placed, ...]:
+    wish = row["resize_to"]
+    return placed_of(wish["placed"]) if _resizes(row) and wish["replicas"] < wish["from"] else ()
+
+
+def _resizes(row: Mapping[Any, Any]) -> bool:
+    return row["resize_to"] is not None and row["stop_cause"] == StopCause.RESIZE
+
+
+def _live(row: Mapping[Any, Any], preempted: Any, default_restart_ms: int, elastic: Elastic | None) -> LiveAttempt:
     request = row["request"]
     checkpoint = request.get("checkpoint")
-    elastic = request.get("elastic")
+    placed = placed_of(row["placed"])
     leased_ms = to_ms(row["created_at"]) or 0
     started_ms = to_ms(row["started_at"])
     max_duration_ms = request.get("max_duration_ms")
@@ -92,7 +110,7 @@ def _live(row: Mapping[Any, Any], preempted: Any, default_restart_ms: int) -> Li
         klass=PriorityClass(row["klass"]),
         state=AttemptState(row["state"]),
         version=row["version"],
-        placed=placed_of(row["placed"]),
+        placed=_held(row, placed),
         leased_ms=leased_ms,
         started_ms=started_ms,
         ends_by_ms=None if max_duration_ms is None else (started_ms or leased_ms) + max_duration_ms,
@@ -107,6 +125,6 @@ def _live(row: Mapping[Any, Any], preempted: Any, default_restart_ms: int) -> Li
         last_preempted_ms=to_ms(preempted.last) if preempted else None,
         stopping=StopCause(row["stop_cause"]) if row["stop_cause"] else None,
         contingent_on=tuple(row["contingent_on"]) if row["lease_state"] == "contingent" else (),
-        elastic_min=elastic["min"] if elastic else None,
-        elastic_step=elastic["multiple_of"] if elastic else 1,
+        elastic=elastic,
+        keeps=_keeps(row),
     )

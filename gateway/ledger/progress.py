@@ -18,6 +18,7 @@ from gateway.ledger.codec import dumps, to_ms
 from policies.vocabulary import StopCause
 
 RECENT: Final = 15  # step times that the median is of
+WARM_UP: Final = 10  # reports before a rate is measured, and that it is measured over at least
 
 
 class FencedAttemptError(Exception):
@@ -65,7 +66,10 @@ _INVALID = text(
 )
 _TOLD = text(
     """
-    SELECT a.stop_cause, a.stop_asked_at + make_interval(secs => coalesce(a.stop_grace_s, 0)) AS deadline,
+    SELECT CASE WHEN NOT (a.stop_cause = 'resize' AND coalesce(CAST(a.resize_to->>'in_place' AS boolean), false))
+            THEN a.stop_cause END AS stop_cause,  -- a resize inside the launch is no stop of its members
+        coalesce(a.stopping_at, a.stop_asked_at)
+            + make_interval(secs => coalesce(a.stop_grace_s, 0)) AS deadline,
         j.want_checkpoint, a.checkpoint_asked, j.want_cancel OR EXISTS (SELECT FROM tasks t WHERE t.job_id = a.job_id
             AND t.want_cancel AND t.index = a.first_index AND a.first_index = a.last_index) AS want_cancel
     FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE a.id = :id AND a.ended_at IS NULL
@@ -98,12 +102,24 @@ def report(session: Session, attempt_id: str, *, step: int, samples: int) -> Non
         "reports": before.get("reports", 0) + 1,
         "recent": times,
         "step_ms": int(median(times)) if times else 0,
+        **_rate(before, samples, now_ms),
     }
     restart_ms = row["restart_ms"]
     if not before:
         began = row["started_at"] or row["pending_at"] or row["created_at"]
         restart_ms = max(1, now_ms - (to_ms(began) or now_ms))
     session.execute(_PROGRESS, {"id": attempt_id, "progress": dumps(progress), "restart_ms": restart_ms})
+
+
+def _rate(before: Mapping[str, Any], samples: int, now_ms: int) -> dict[str, Any]:
+    """Samples per second in thousandths, measured from the WARM_UP-th report on; known after as many again."""
+    reports = before.get("reports", 0) + 1
+    warm = {"at_ms": now_ms, "samples": samples} if reports == WARM_UP else before.get("warm")
+    if warm is None:
+        return {}
+    more, took_ms = samples - warm["samples"], now_ms - warm["at_ms"]
+    known = reports >= 2 * WARM_UP and more > 0 and took_ms > 0
+    return {"warm": warm, **({"rate": more * 1_000_000 // took_ms} if known else {})}
 
 
 def checkpoint(

@@ -23,7 +23,14 @@ _VERSIONS = text(
 _JOBS = text(
     """
     SELECT jobs.id, tenants.path, principal, kind, klass, submitted_at, jobs.version, request, want_size, not_before,
-        want_hold, (SELECT max(ended_at) FROM attempts WHERE attempts.job_id = jobs.id) AS queued_at
+        want_hold, (SELECT max(ended_at) FROM attempts WHERE attempts.job_id = jobs.id) AS queued_at,
+        CASE WHEN request ? 'elastic' AND kind <> 'inference' THEN (
+            SELECT jsonb_build_object('reshardable', c.reshardable, 'replicas', (
+                SELECT sum(CAST(part->>'replicas' AS int)) FROM jsonb_array_elements(a.placed) part
+                WHERE part->>'group' = request->'elastic'->>'group'))
+            FROM checkpoints c JOIN attempts a ON a.job_id = c.job_id AND a.number = c.attempt_number
+            WHERE c.job_id = jobs.id AND c.verified >= 1
+            ORDER BY c.step DESC, c.attempt_number DESC LIMIT 1) END AS saved
     FROM jobs JOIN tenants ON tenants.id = jobs.tenant_id WHERE jobs.id = ANY(:ids)
     """
 )

@@ -12,9 +12,10 @@ from uuid import UUID
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import events, leases, outbox, theft, waiters
+from gateway.ledger import events, leases, outbox, resizing, waiters
 from gateway.ledger.codec import from_ms, to_ms
 from gateway.ledger.credits import Victim, earlier_preemptions, grant_credit
+from gateway.ledger.limits import amounts_of
 from gateway.ledger.meter import gpu_milli_of
 from gateway.ledger.settlement_jobs import JobEnd, settle_job
 from gateway.ledger.tables.work import AttemptRow, JobRow, LeaseRow
@@ -22,7 +23,7 @@ from gateway.ledger.transition import move_attempt
 from policies.reasons import Verdict, verdict
 from policies.settings import PolicySettings
 from policies.states import ATTEMPT_EDGES, LIVE_ATTEMPT_STATES
-from policies.vocabulary import AttemptState, LeaseState, Reason, StopCause
+from policies.vocabulary import AttemptState, JobState, LeaseState, Reason, StopCause
 from workflows.messages import EndRequest, Settled
 
 DEFAULT_RESTART_MS: Final = 60_000
@@ -57,10 +58,12 @@ def settle(
     now: datetime = session.execute(select(text("now()"))).scalar_one()
     facts = _facts(attempt, end, now)
     lease = leases.lock_for_end(session, attempt.id)
-    theft.note(session, attempt, lease, end, settings)
-    if lease is not None:
+    # A resized attempt's lease passes on whole, below; what it gave up is its waiters' in the same transaction.
+    follows = resizing.may_follow(session, job, attempt, lease, facts.reason)
+    if lease is not None and follows is None:
         _resolve(session, lease, facts)
-    held_now = leases.victim_settled(session, attempt.id)
+    kept = None if follows is None else amounts_of(leases.items_of(follows))
+    held_now = leases.victim_settled(session, attempt.id, kept)
     _end_attempt(session, attempt, end, facts)
     credit = 0
     if lease is not None and _earns(attempt, job, facts):
@@ -83,6 +86,9 @@ def settle(
         ),
         settings,
     )
+    if follows is not None and job_state == JobState.QUEUED:
+        resizing.succeed(session, job, attempt, follows)
+        job_state = JobState.ADMITTED
     outbox.add(session, outbox.NUDGE, held_now)
     outbox.wake_arbiter(session)
     return Settled(first=True, attempt_state=facts.state, job_state=job_state)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import estate, living, queue
+from gateway.ledger import elastic, estate, living, queue
 from gateway.ledger.queue import QueueMemory
 from policies.snapshot import Snapshot
 from workflows.store import Cycle
@@ -36,4 +36,4 @@ def read(session: Session, memory: QueueMemory, *, default_restart_ms: int) -> L
         borrowings=living.borrowings(session),
         overrides=living.overrides(session),
     )
-    return LedgerCycle(snapshot=snapshot, now_ms=now_ms, waits=found.waits)
+    return LedgerCycle(snapshot=snapshot, now_ms=now_ms, waits={**elastic.waits(session), **found.waits})

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import events, outbox, placing, transition
+from gateway.ledger import events, outbox, placing, survivors, transition
 from gateway.ledger.config import LedgerSettings
 from policies.states import LIVE_ATTEMPT_STATES
 from policies.vocabulary import AttemptState, JobState, StopCause
@@ -38,7 +38,9 @@ _ASK = text(
     UPDATE attempts SET stop_cause = :cause, stop_grace_s = least(stop_grace_s, :grace_s), stop_asked_at = now(),
         version = version + 1
     WHERE id = :id AND ended_at IS NULL
-        AND (stop_cause IS NULL OR (:cause = ANY(:harder) AND NOT stop_cause = ANY(:harder)))
+        AND (stop_cause IS NULL OR (:cause = ANY(:harder) AND NOT stop_cause = ANY(:harder))
+            -- Members that come or go under a launch are no stop: any gives way to.
+            OR (stop_cause = 'resize' AND CAST(resize_to->>'in_place' AS boolean)))
     RETURNING job_id
     """
 )
@@ -93,7 +95,10 @@ def started(session: Session, attempt_id: str, backend: str) -> None:
 
 
 def ask_stop(session: Session, attempt_id: str, cause: StopCause, grace_s: int) -> bool:
-    """Write a stop wish if there is none yet; a cancel overrides a milder one."""
+    """Write a stop wish if there is none yet; a cancel overrides a milder one.
+
+    RESIZE: a provider takes some members and the others go on; where they cannot after all, it is a revocation.
+    """
     row = _lock_job(session, attempt_id)
     if row is None:
         return False
@@ -107,6 +112,8 @@ def ask_stop(session: Session, attempt_id: str, cause: StopCause, grace_s: int) 
 
 
 def out_of_budget(session: Session, attempt_id: str, settings: LedgerSettings) -> bool:
+    if cause is StopCause.RESIZE and not survivors.write(session, attempt_id):
+        cause = StopCause.REVOCATION
     """The lease could not be renewed: notice, the job's own grace, then QUEUED(BudgetExhausted)."""
     row = _lock_job(session, attempt_id)
     if row is None:

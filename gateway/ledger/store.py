@@ -15,6 +15,7 @@ from backends.types import Capabilities, LaunchRequest, Observation, PoolCapacit
 from gateway.ledger import (
     accrual,
     commit,
+    inplace,
     launch,
     observe,
     outbox,
@@ -153,6 +154,16 @@ class PostgresStore:
     def checkpoint_sent(self, attempt_id: str, number: int) -> None:
         """See Store."""
         in_transaction(self._engine, lambda s: steps.checkpoint_sent(s, attempt_id, number))
+
+    def resize_sent(self, attempt_id: str) -> None:
+        """See Store."""
+        in_transaction(self._engine, lambda s: inplace.sent(s, attempt_id))
+
+    def resized(self, attempt_id: str, *, reached: bool, message: str = "") -> bool:
+        """See Store."""
+        return in_transaction(
+            self._engine, lambda s: inplace.done(s, attempt_id, reached=reached, message=plain(message))
+        )
 
     def settle(self, end: EndRequest) -> Settled:
         """See Store."""

@@ -6,11 +6,12 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import theft
-from gateway.ledger.codec import to_ms
+from gateway.ledger import survivors
+from gateway.ledger.codec import placed_of, to_ms
 from gateway.ledger.config import LedgerSettings
-from policies.vocabulary import LeaseState
-from workflows.messages import AttemptView, GroupSeen
+from policies.snapshot import Placed
+from policies.vocabulary import LeaseState, StopCause
+from workflows.messages import AttemptView, GroupSeen, ResizeView
 
 NOT_A_GANG_S: Final = 10 * 365 * 86_400
 
@@ -21,8 +22,10 @@ _ROW = text(
         j.want_checkpoint, j.want_size, j.kind, j.request, l.state AS lease_state,
         l.covers_until, (extract(epoch FROM now()) * 1000)::bigint AS now_ms, j.no_progress,
         EXISTS (SELECT FROM checkpoints c
-            WHERE c.job_id = a.job_id AND c.attempt_number = a.number AND c.verified >= 1) AS newer_checkpoint
-    FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN leases l ON l.attempt_id = a.id
+            WHERE c.job_id = a.job_id AND c.attempt_number = a.number AND c.verified >= 1) AS newer_checkpoint,
+        coalesce((SELECT c.reshardable FROM checkpoints c WHERE c.job_id = a.job_id AND c.verified >= 1
+            ORDER BY c.step DESC, c.attempt_number DESC LIMIT 1), true) AS reshardable
+    FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN leases l ON l.id = a.lease_id
     WHERE a.id = :id
     """
 )
@@ -47,6 +50,8 @@ def load(session: Session, attempt_id: str, settings: LedgerSettings) -> Attempt
     backends = session.execute(_BACKENDS, {"pools": [part["pool"] for part in row["placed"]]}).all()
     request: Mapping[str, Any] = row["request"]
     checkpoint = request.get("checkpoint")
+    # Members that come or go under a launch are no stop of it.
+    inside = row["stop_cause"] == StopCause.RESIZE and row["stopping_at"] is None and row["resize_to"]["in_place"]
     seen = [_seen(backend, found) for backend, found in sorted(row["observed"].items())]
     return AttemptView(
         attempt_id=row["id"],
@@ -63,7 +68,7 @@ def load(session: Session, attempt_id: str, settings: LedgerSettings) -> Attempt
         lease_state=row["lease_state"],
         # On a contingent lease nothing may start anywhere; the victims still have the room.
         place_first=row["lease_state"] == LeaseState.CONTINGENT or any(found.place_first for found in backends),
-        stop_cause=row["stop_cause"] or "",
+        stop_cause="" if inside else row["stop_cause"] or "",
         stop_grace_s=row["stop_grace_s"] or 0,
         stop_asked_ms=to_ms(row["stop_asked_at"]),
         stop_sent=row["stopping_at"] is not None,
@@ -91,10 +96,21 @@ def load(session: Session, attempt_id: str, settings: LedgerSettings) -> Attempt
         handles=dict(row["handles"]),
         no_progress=row["no_progress"],
         newer_checkpoint=row["newer_checkpoint"],
-        preemptor=row["why"].get("token") == theft.AFTER_PREEMPTION,
+        resize=_resize(row["resize_to"]) if inside else None,
+        survives=bool(_survivors(row)),
         place_timeout_s=settings.place_timeout_s,
         replicas_total=sum(part["replicas"] for part in row["placed"]),
     )
+
+
+def _resize(wish: Mapping[str, Any]) -> ResizeView:
+    (part,) = placed_of(wish["placed"])
+    nodes = [node for node, members in part.nodes for _ in range(members)]
+    return ResizeView(wish["group"], wish["replicas"], wish["from"], nodes, sent="sent" in wish)
+
+
+def _survivors(row: Mapping[Any, Any]) -> tuple[Placed, ...]:
+    return survivors.of(row, reshardable=row["reshardable"]) if row["stop_cause"] is None else ()
 
 
 def _seconds(duration_ms: int | None) -> int | None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from gateway.ledger import arrays, events, outbox, transition, waiters
 from gateway.ledger.codec import dumps
 from policies.states import LIVE_JOB_STATES
-from policies.vocabulary import JobState, PriorityClass, Reason
+from policies.vocabulary import JobKind, JobState, PriorityClass, Reason
 
 LIVE: Final = sorted(state.value for state in LIVE_JOB_STATES)
 MAX_REPLICAS: Final = 100_000
@@ -87,27 +87,27 @@ def checkpoint(session: Session, job_id: UUID, principal: str) -> WishResult:
 
 
 def resize(session: Session, job_id: UUID, principal: str, group: str, replicas: int) -> WishResult:
-    """Another size for one group: of a queued job its next start; what runs saves and is launched again, smaller."""
+    """Another target size for the elastic group: of a queued job from its next start on.
+
+    The arbiter makes a running one smaller at once, and larger when there is room and quota for it; until then the job
+    says for what it waits. The last wish counts. Refused of a job that could not resume at another size.
+    """
     row = _require(session, job_id)
     _check_size(row.request, group, replicas)
-    running = session.execute(_RUNNING_SIZE, {"job_id": job_id, "group": group}).all()
-    changes = [attempt for attempt in running if attempt.replicas != replicas]
-    for attempt in changes:
-        _check_relaunch(row.request, attempt, replicas)
-    result = _wish(
+    state = session.execute(_SIZE_STATE, {"job_id": job_id, "group": group}).one()
+    if row.state in LIVE and state.replicas not in {None, replicas}:
+        _check_resumable(row.request, kind=state.kind, reshardable=state.reshardable)
+    return _wish(
         session,
         job_id,
         principal,
         "ResizeWished",
-        "want_size = coalesce(want_size, '{}'::jsonb) || CAST(:size AS jsonb)",
+        "want_size = coalesce(want_size, '{}'::jsonb) || CAST(:size AS jsonb), want_size_at = clock_timestamp(),"
+        " pending = NULL",
         guard="want_size IS NULL OR NOT want_size @> CAST(:size AS jsonb)",
         values={"size": dumps({group: replicas})},
         data={"group": group, "replicas": replicas},
     )
-    for attempt in changes:
-        session.execute(_RELAUNCH, {"id": attempt.id, "job_id": job_id})
-    outbox.add(session, outbox.NUDGE, [attempt.id for attempt in changes])
-    return result
 
 
 def requeue(session: Session, job_id: UUID, principal: str) -> WishResult:
@@ -168,21 +168,19 @@ def update(
     )
 
 
-_RUNNING_SIZE = text(
+# The size that counts is that of the attempt which lives, or would be resumed from.
+_SIZE_STATE = text(
     """
-    SELECT a.id, coalesce(sum(CAST(part->>'replicas' AS int)), 0)::int AS replicas, (
-        SELECT reshardable FROM checkpoints c WHERE c.job_id = a.job_id AND verified >= 1
-        ORDER BY step DESC, attempt_number DESC LIMIT 1) AS reshardable
-    FROM attempts a LEFT JOIN jsonb_array_elements(a.placed) part ON part->>'group' = :group
-    WHERE a.job_id = :job_id AND a.ended_at IS NULL AND a.stop_cause IS NULL
-    GROUP BY a.id ORDER BY a.id
-    """
-)
-_RELAUNCH = text(
-    """
-    UPDATE attempts SET stop_cause = 'resize', stop_asked_at = now(), version = version + 1,
-        stop_grace_s = coalesce((SELECT CAST(request->>'grace_s' AS int) FROM jobs WHERE id = :job_id), 300)
-    WHERE id = :id AND ended_at IS NULL AND stop_cause IS NULL
+    SELECT j.kind, saved.reshardable, coalesce(
+        (SELECT sum(CAST(part->>'replicas' AS int)) FROM attempts a, jsonb_array_elements(a.placed) part
+            WHERE a.job_id = j.id AND a.ended_at IS NULL AND part->>'group' = :group),
+        (SELECT sum(CAST(part->>'replicas' AS int)) FROM attempts a, jsonb_array_elements(a.placed) part
+            WHERE a.job_id = j.id AND a.number = saved.attempt_number AND part->>'group' = :group)
+    )::int AS replicas
+    FROM jobs j LEFT JOIN LATERAL (
+        SELECT reshardable, attempt_number FROM checkpoints c WHERE c.job_id = j.id AND verified >= 1
+        ORDER BY step DESC, attempt_number DESC LIMIT 1) saved ON true
+    WHERE j.id = :job_id
     """
 )
 _REQUEUE = text(
@@ -326,21 +324,27 @@ def _check_size(request: Mapping[str, Any], group: str, replicas: int) -> None:
     elastic = request.get("elastic")
     if elastic is None:
         raise WishRefusedError("replicas", "the job is not elastic; submit it with elastic{min, target, max}")
+    if group != elastic["group"]:
+        raise WishRefusedError("group", f"{group!r} has one size; the elastic group is {elastic['group']!r}")
     if not elastic["min"] <= replicas <= elastic["max"]:
         raise WishRefusedError(
             "replicas", f"lies between elastic.min {elastic['min']} and elastic.max {elastic['max']}"
         )
-    if replicas % elastic["multiple_of"]:
-        raise WishRefusedError("replicas", f"is a multiple of elastic.multiple_of {elastic['multiple_of']}")
-
-
-def _check_relaunch(request: Mapping[str, Any], attempt: Any, replicas: int) -> None:
-    """DESIGN §7: only a checkpoint that may be resharded starts at another size; none stops for room it lacks."""
-    if replicas > attempt.replicas:
+    if replicas % elastic["step"]:
         raise WishRefusedError(
-            "replicas", f"a running job grows only when it starts; it has {attempt.replicas}, requeue it with this size"
+            "replicas",
+            f"is a multiple of {elastic['step']}: of elastic.multiple_of {elastic['multiple_of']} and of whole model"
+            " replicas (tp·pp)",
         )
+
+
+def _check_resumable(request: Mapping[str, Any], *, kind: str, reshardable: bool | None) -> None:
+    """DESIGN §7: replicas come and go; training starts at another size only from a checkpoint that may be resharded."""
+    if kind == JobKind.INFERENCE:
+        return
     if not request["elastic"]["reshard"]:
-        raise WishRefusedError("elastic", "elastic.reshard is false; a running job would lose its state")
-    if not attempt.reshardable:
+        raise WishRefusedError(
+            "elastic", "elastic.reshard is false; the job would lose its state. Submit it with elastic.reshard: true"
+        )
+    if not reshardable:
         raise WishRefusedError("checkpoint", "the newest checkpoint is not reshardable; save one that is, then resize")

@@ -94,7 +94,7 @@ def _sized(
     spread = room.spread(each, group.replicas, allows, avoid)
     if spread is not None or group.min_replicas >= group.replicas:
         return spread
-    # Elastic: as many as fit, if that is enough (POLICIES §9: the largest size that fits).
+    # Elastic: as many as fit, if that is enough (POLICIES §9: the largest valid size that fits).
     most = sum(count * len(names) for count, _, names in room.shapes(each, allows, avoid))
-    most = min(most, members_in(room.total(), each))
+    most = min(most, members_in(room.total(), each)) // group.step * group.step
     return room.spread(each, most, allows, avoid) if most >= max(1, group.min_replicas) else None

@@ -203,6 +203,7 @@ class Rooms:
                 labels[name] = tuple(sorted(node.labels.items()))
             self.by_pool[pool.name] = Room(pool, free, labels)
         self.parts: dict[str, tuple[Part, ...]] = {}
+        self.leaves: dict[str, tuple[Part, ...]] = {}  # of those that are only being made smaller
         # Those that wait for others come last: what their victims hold is known by then.
         for attempt in sorted(live, key=lambda a: (bool(a.contingent_on), a.leased_ms, a.id)):
             self._hold(attempt)
@@ -220,7 +221,7 @@ class Rooms:
     def _hold(self, attempt: LiveAttempt) -> None:
         cover: dict[tuple[str, str], Amounts] = {}
         for victim in attempt.contingent_on:
-            for pool, node, amount in self.parts.get(victim, ()):
+            for pool, node, amount in self.leaves.get(victim, self.parts.get(victim, ())):
                 at = (pool, node if self.by_pool[pool].pool.places_nodes else "")
                 cover[at] = plus(cover.get(at, NOTHING), amount)
         parts: list[Part] = []
@@ -232,6 +233,8 @@ class Rooms:
             room.take(held)
             parts += [(placed.pool, node, amount) for node, amount in held]
         self.parts[attempt.id] = tuple(parts)
+        if attempt.keeps:
+            self.leaves[attempt.id] = tail(self.parts[attempt.id], attempt.leaves)
 
     @staticmethod
     def _named(room: Room, placed: Placed, cover: dict[tuple[str, str], Amounts]) -> list[tuple[str, Amounts]]:
@@ -253,6 +256,21 @@ class Rooms:
             room.hang_over(own)
             return []
         return [(node, times(each, count)) for node, count in spread]
+
+
+def tail(parts: Iterable[Part], leaves: Iterable[Placed]) -> tuple[Part, ...]:
+    """Where the members that leave hold what they hold; of those on no named node, the last of the attempt's parts."""
+    mine = list(parts)
+    found: list[Part] = []
+    for placed in leaves:
+        each = amounts(placed.per_member)
+        found += [(placed.pool, node, times(each, members)) for node, members in placed.nodes]
+        rest = NOTHING if placed.nodes else amounts(placed.total)
+        for pool, node, amount in reversed(mine):
+            if pool == placed.pool and any(rest):
+                found.append((pool, node, least(amount, rest)))
+                rest = minus(rest, least(amount, rest))
+    return tuple(found)
 
 
 def _beyond(own: Amounts, at: tuple[str, str], cover: dict[tuple[str, str], Amounts]) -> Amounts:

@@ -259,7 +259,7 @@ def _held_twice(live: Iterable[LiveAttempt]) -> Iterable[tuple[str, tuple[str, R
         for flavor, wanted in need_of(waiter.placed).items():
             for path in _paths(waiter.tenant):
                 below = [victim for victim in victims if f"{victim.tenant}/".startswith(f"{path}/")]
-                going = [need_of(victim.placed).get(flavor, {}) for victim in below]
+                going = [need_of(victim.leaves).get(flavor, {}) for victim in below]
                 for resource, amount in wanted.items():
                     if twice := min(amount, sum(need.get(resource, 0) for need in going)):
                         yield path, (flavor, resource), twice

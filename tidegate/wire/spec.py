@@ -5,6 +5,7 @@ ignored.
 """
 
 import re
+from math import gcd, lcm
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
@@ -148,13 +149,28 @@ class Checkpoint(Wire):
 
 
 class Elastic(Wire):
-    """Sizes the job can run at, in replicas of its one elastic group."""
+    """Sizes the job can run at, in replicas of its one elastic group: with several groups, the one whose `min_replicas`
+    is below its `replicas`. `reshard`: its checkpoints may be resumed at another size where they say so themselves.
+    `accumulation`: micro-batches per step at `target`, from which TIDEGATE_GRAD_ACCUM follows at another size.
+    """
 
     min: Count
     target: Count
     max: Count
     multiple_of: Count = 1
     reshard: bool = False
+    accumulation: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 1
+
+
+class Parallelism(Wire):
+    """How the model is spread. tp·pp·dp = accelerators of the (target) size, a member without any counting as one; `dp`
+    may be left out and follows a resize. `ep` divides tp·dp. A tensor-parallel group never leaves a member.
+    """
+
+    tp: Count = 1
+    pp: Count = 1
+    dp: Count | None = None
+    ep: Count = 1
 
 
 class Stall(Wire):
@@ -193,6 +209,7 @@ class JobSpec(Wire):
     max_duration: Seconds | None = None
     deadline: Annotated[str, StringConstraints(max_length=40)] | None = None
     elastic: Elastic | None = None
+    parallelism: Parallelism | None = None
     checkpoint: Checkpoint | None = None
     stall: Stall | None = None
     grace: Seconds | None = None
@@ -234,7 +251,67 @@ class JobSpec(Wire):
             raise ValueError("array: an array's tasks have one size; take `elastic` away")
         if self.elastic and not self.elastic.min <= self.elastic.target <= self.elastic.max:
             raise ValueError("elastic: min <= target <= max")
+        if self.elastic and len(self.flat_groups()) > 1 and len(self._shrinkable()) != 1:
+            raise ValueError("elastic: of several groups exactly one is elastic; give that one a smaller min_replicas")
+        if self.parallelism:
+            self._check_parallelism(self.parallelism)
+        if self.elastic and self._smallest() > self.elastic.target:
+            raise ValueError(
+                f"elastic.multiple_of: no size from min {self.elastic.min} to target {self.elastic.target} is a"
+                f" multiple of {self.size_step} (multiple_of and whole model replicas tp·pp); widen min and target"
+            )
         return self
+
+    def _check_parallelism(self, parallel: Parallelism) -> None:
+        each = [max(1, -(-g.resources.accelerators.count // 1000)) for g in self.flat_groups() if g.resources]
+        if any(one % parallel.tp for one in each):
+            raise ValueError(
+                f"parallelism.tp: a tensor-parallel group never leaves a member; give each a multiple of {parallel.tp}"
+                " accelerators"
+            )
+        cards = self._cards()
+        if cards % (parallel.tp * parallel.pp):
+            raise ValueError(f"parallelism: tp·pp = {parallel.tp * parallel.pp} does not divide {cards} accelerators")
+        dp = cards // (parallel.tp * parallel.pp)
+        if parallel.dp not in {None, dp}:
+            raise ValueError(f"parallelism.dp: tp·pp·dp is the {cards} accelerators of the target size, so dp is {dp}")
+        if parallel.tp * dp % parallel.ep:
+            raise ValueError(f"parallelism.ep: divides tp·dp = {parallel.tp * dp}")
+
+    def _cards(self) -> int:
+        """Accelerators at the target size, a member without any counting as one."""
+        total = 0
+        for group in self.flat_groups():
+            assert group.resources is not None
+            each = max(1, -(-group.resources.accelerators.count // 1000))
+            size = self.elastic.target if self.elastic and group.name == self.elastic_group else group.replicas
+            total += each * size
+        return total
+
+    def _shrinkable(self) -> list[str]:
+        return [g.name for g in self.flat_groups() if g.min_replicas is not None and g.min_replicas < g.replicas]
+
+    def _smallest(self) -> int:
+        assert self.elastic is not None
+        return -(-self.elastic.min // self.size_step) * self.size_step
+
+    @property
+    def elastic_group(self) -> str | None:
+        """The name of the group that has several sizes, None for a job of one size."""
+        if self.elastic is None:
+            return None
+        groups = self.flat_groups()
+        return groups[0].name if len(groups) == 1 else next(iter(self._shrinkable()), None)
+
+    @property
+    def size_step(self) -> int:
+        """Every valid size of the elastic group is a multiple of so many members."""
+        group = next((group for group in self.flat_groups() if group.name == self.elastic_group), None)
+        if self.elastic is None or group is None or group.resources is None:
+            return 1
+        each = max(1, -(-group.resources.accelerators.count // 1000))
+        whole = self.parallelism.tp * self.parallelism.pp if self.parallelism else 1
+        return lcm(whole // gcd(whole, each), self.elastic.multiple_of)
 
     def flat_groups(self) -> tuple[Group, ...]:
         """The groups with their resources filled in; one called `main` when the job has none of its own."""

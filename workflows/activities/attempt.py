@@ -18,6 +18,7 @@ from policies.states import LIVE_ATTEMPT_STATES
 from policies.vocabulary import AttemptState, StopCause
 from workflows import gang
 from workflows.activities.acting import heartbeats, outcome, rest
+from workflows.activities.resizing import ResizeActivities
 from workflows.decide import next_step
 from workflows.messages import AttemptView, Done, EndRequest, Settled
 from workflows.steps import AbortAll, Confirm, Launch, Mark, Prepare, SendCheckpoint, SendStop, Start
@@ -47,6 +48,7 @@ class AttemptActivities:
             self.start,
             self.send_stop,
             self.send_checkpoint,
+            *ResizeActivities(self._store, self._backends).all(),
             self.confirm,
             self.abort_all,
             self.settle,
@@ -232,7 +234,8 @@ class AttemptActivities:
     @activity.defn(name="settle")
     def settle(self, end: EndRequest) -> Settled:
         """One transaction, once per attempt."""
-        return self._store.settle(end)
+        with heartbeats():
+            return self._store.settle(end)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

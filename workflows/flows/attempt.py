@@ -18,11 +18,13 @@ with workflow.unsafe.imports_passed_through():
     from workflows.steps import (
         AbortAll,
         Confirm,
+        FinishResize,
         Launch,
         Leave,
         Mark,
         Prepare,
         SendCheckpoint,
+        SendResize,
         SendStop,
         Settle,
         Start,
@@ -48,6 +50,8 @@ _ACTIVITIES: Final[dict[type, str]] = {
     Start: "start",
     SendStop: "send_stop",
     SendCheckpoint: "send_checkpoint",
+    SendResize: "send_resize",
+    FinishResize: "finish_resize",
     Confirm: "confirm",
     AbortAll: "abort_all",
 }

@@ -14,6 +14,7 @@ from gateway.api.bodies import StrictRoute
 from gateway.api.callers import Caller
 from gateway.api.common import visible_job
 from gateway.api.deps import Deps, DepsOf
+from gateway.api.fitting import size_refusals
 from gateway.api.problems import ProblemError, conflict, invalid, not_found
 from gateway.ledger import wishes
 from gateway.ledger.tables.work import JobRow
@@ -106,7 +107,14 @@ def requeue_job(deps: DepsOf, caller: Submitter, job_id: UUID) -> wire.Job:
 
 @router.post("/jobs/{job_id}:resize", status_code=202)
 def resize_job(deps: DepsOf, caller: Submitter, job_id: UUID, size: wire.ResizeRequest) -> wire.Job:
-    """Another size for one group of an elastic job."""
+    """Another target size for the elastic group of a job. A larger one waits for room; `pending` then says for what."""
+    with deps.transaction() as session:
+        row, path = visible_job(session, caller, job_id)
+        elastic = row.request.get("elastic") or {}
+        if elastic.get("group") == size.group and size.replicas <= elastic["max"]:  # else the wish says more
+            facts = {**row.model_dump(), "path": path}
+            for slug, found in size_refusals(facts, size.group, size.replicas, deps.configs.fresh(session)):
+                raise ProblemError(422, slug, found.detail, field=found.field, remedy=found.remedy, errors=[found])
     return _do(deps, caller, job_id, wishes.resize, size.group, size.replicas)
 
 

@@ -47,6 +47,7 @@ class JobRow(SQLModel, table=True):
     want_hold: bool = False
     want_checkpoint: int = 0  # a counter: each request is one more
     want_size: dict[str, int] | None = Json(nullable=True)  # group -> replicas
+    want_size_at: datetime | None = Instant(nullable=True)
     not_before: datetime | None = Instant(nullable=True)
     array_size: int | None = None
     array_ended: int = 0
@@ -102,6 +103,8 @@ class AttemptRow(SQLModel, table=True):
     stop_due: dict[str, Any] | None = Json(
         nullable=True
     )  # {cause, grace_s, credit}: not told before stop_for is placed
+    resize_to: dict[str, Any] | None = Json(nullable=True)  # see `gateway.ledger.resizing`; counts with cause `resize`
+    resized_at: datetime | None = Instant(nullable=True)  # when it got its present size, if not by an admission
     checkpoint_asked: int = 0  # the newest want_checkpoint that was carried out
     observed: dict[str, Any] = Json()  # backend -> last observation (workflows.messages.Seen)
     why: dict[str, Any] = Json()  # the Admit's reason and numbers
@@ -123,13 +126,20 @@ class AttemptRow(SQLModel, table=True):
 
 
 class LeaseRow(SQLModel, table=True):
-    """Capacity and quota taken for an attempt. A resolved lease cannot be resolved again."""
+    """Capacity and quota taken for an attempt. A resolved lease cannot be resolved again.
+
+    One lease has one size: an attempt that changes its own has one after the other, the present in `attempts.lease_id`.
+    """
 
     __tablename__ = "leases"
+    __table_args__ = (
+        Index("leases_of_attempt", "attempt_id"),
+        Index("leases_live", "attempt_id", unique=True, postgresql_where=text("state IN ('held', 'contingent')")),
+    )
     id: UUID = Field(primary_key=True)
     tenant_id: int = Field(foreign_key="tenants.id", index=True)
     job_id: UUID = Field(index=True)
-    attempt_id: str = Field(unique=True)
+    attempt_id: str
     state: str = "held"
     contingent_on: list[str] = Json()  # attempt ids that are not settled yet
     items: list[dict[str, Any]] = Json()  # {pool, flavor, resource, amount}

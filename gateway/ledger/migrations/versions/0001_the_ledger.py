@@ -279,6 +279,7 @@ def upgrade() -> None:
     sa.Column('want_hold', sa.Boolean(), server_default='false', nullable=False),
     sa.Column('want_checkpoint', sa.Integer(), server_default='0', nullable=False),
     sa.Column('want_size', JSONB(none_as_null=True), nullable=True),
+    sa.Column('want_size_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('not_before', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('array_size', sa.Integer(), nullable=True),
     sa.Column('array_ended', sa.Integer(), server_default='0', nullable=False),
@@ -315,11 +316,12 @@ def upgrade() -> None:
     sa.Column('created_at', sa.TIMESTAMP(timezone=True), server_default=sa.text('now()'), nullable=False),
     sa.Column('resolved_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.ForeignKeyConstraint(['tenant_id'], ['tenants.id'], ),
-    sa.PrimaryKeyConstraint('id'),
-    sa.UniqueConstraint('attempt_id')
+    sa.PrimaryKeyConstraint('id')
     )
     op.create_index(op.f('ix_leases_job_id'), 'leases', ['job_id'], unique=False)
     op.create_index(op.f('ix_leases_tenant_id'), 'leases', ['tenant_id'], unique=False)
+    op.create_index('leases_live', 'leases', ['attempt_id'], unique=True, postgresql_where=sa.text("state IN ('held', 'contingent')"))
+    op.create_index('leases_of_attempt', 'leases', ['attempt_id'], unique=False)
     op.create_table('owners',
     sa.Column('backend', sa.String(), nullable=False),
     sa.Column('owner', sa.String(length=255), nullable=False),
@@ -410,6 +412,8 @@ def upgrade() -> None:
     sa.Column('stop_for', sa.String(), server_default='', nullable=False),
     sa.Column('stop_credit', sa.Boolean(), server_default='false', nullable=False),
     sa.Column('stop_due', JSONB(none_as_null=True), nullable=True),
+    sa.Column('resize_to', JSONB(none_as_null=True), nullable=True),
+    sa.Column('resized_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('checkpoint_asked', sa.Integer(), server_default='0', nullable=False),
     sa.Column('observed', JSONB(none_as_null=True), server_default=sa.text("'{}'::jsonb"), nullable=False),
     sa.Column('why', JSONB(none_as_null=True), server_default=sa.text("'{}'::jsonb"), nullable=False),

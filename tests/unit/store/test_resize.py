@@ -1,0 +1,381 @@
+"""Resizes over the real ledger, decided by the live plan: the lease passes on whole, and nothing is ever seen free."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from backends.types import Handle, Notice, NoticeKind, Observation, Phase
+from gateway.ledger import progress, wishes
+from gateway.ledger.check import check
+from gateway.ledger.engine import in_transaction
+from policies.plan import plan
+from policies.settings import PolicySettings
+from policies.snapshot import Placed
+from policies.vocabulary import AttemptState, Reason, StopCause
+from tests.unit.store.world import Gate, live, queued, rows, scalar, write
+from workflows.decide import next_step
+from workflows.messages import AttemptView
+from workflows.steps import FinishResize, SendResize, SendStop
+from workflows.store import CommitReport
+
+AT_ONCE = PolicySettings(resize_cool_down_ms=0)
+MEMBERS = {"resources": {"accelerators": "H100:1"}, "checkpoint": {"url": "file:///c"}, "kind": "training"}
+
+
+class Scene:
+    """One elastic job with one-GPU members that runs on the two nodes of eight; a P1 may come."""
+
+    def __init__(self, gate: Gate, *, max_gpus: int = 16, first_quota: int | None = None, **spec: Any) -> None:
+        self.gate = gate
+        write(gate.engine, "UPDATE pools SET place_first = true, places_nodes = true")
+        gate.tenant("org", max_gpus=max_gpus)
+        gate.tenant("org/low", **({} if first_quota is None else {"max_gpus": first_quota}))
+        gate.world.allowance(gate.tenant("org/high"), "P1", 1000)
+        self.epoch = gate.store.take_epoch("me")
+        elastic = {"min": 2, "target": 4, "max": 12, "reshard": True, **spec.pop("elastic", {})}
+        self.job = gate.submit("org/low", elastic=elastic, **{**MEMBERS, **spec})
+        assert self.turn().admitted == (self.job,)
+        self.first = gate.attempt(self.job)
+        gate.runs(self.first)
+
+    def turn(self, settings: PolicySettings = AT_ONCE) -> CommitReport:
+        cycle = self.gate.store.cycle()
+        report = self.gate.store.commit(self.epoch, cycle, plan(cycle.snapshot, settings, cycle.now_ms))
+        assert check(self.gate.engine) == []
+        return report
+
+    def saves(self, step: int, *, reshardable: bool = True) -> None:
+        number = scalar(self.gate.engine, "SELECT max(number) FROM attempts")
+        url = f"file:///c/attempt-{number}/step-{step}"
+        attempt = self.gate.attempt(self.job)
+        in_transaction(
+            self.gate.engine,
+            lambda session: progress.checkpoint(session, attempt, step=step, url=url, reshardable=reshardable),
+        )
+
+    def asks(self, replicas: int) -> None:
+        assert self.gate.wish(wishes.resize, self.job, "main", replicas).changed
+
+    def view(self, attempt: str | None = None) -> AttemptView:
+        found = self.gate.store.load_attempt(attempt or self.gate.attempt(self.job))
+        assert found is not None
+        return found
+
+    def size(self, attempt: str | None = None) -> int:
+        return self.view(attempt).replicas_total
+
+    def held(self) -> int:
+        return self.gate.world.held(self.gate.tenants["org/low"])
+
+    def states(self) -> list[str]:
+        query = "SELECT state FROM attempts WHERE job_id = :job ORDER BY number"
+        return [row.state for row in rows(self.gate.engine, query, job=UUID(self.job))]
+
+    def leaves(self) -> None:
+        """It was told, has saved and left."""
+        attempt = self.gate.attempt(self.job)
+        assert self.view(attempt).stop_cause == "resize"
+        self.gate.store.stop_sent(attempt)
+        self.gate.ends(attempt, Reason.RESIZED, 75)
+        assert check(self.gate.engine) == []
+
+
+def nodes_of(gate: Gate, attempt: str) -> list[list[Any]]:
+    (row,) = rows(gate.engine, "SELECT placed FROM attempts WHERE id = :id", id=attempt)
+    return list(row.placed[0]["nodes"])
+
+
+def test_a_running_job_shrinks_by_a_relaunch_on_the_same_lease_and_no_retry_is_counted(gate: Gate) -> None:
+    scene = Scene(gate)
+    scene.saves(1)
+    scene.asks(2)
+    assert scene.view().stop_cause == "", "the arbiter decides when"
+    scene.turn()
+    step = next_step(scene.view())
+    assert isinstance(step, SendStop)
+    assert step.kind == "resize"
+    assert scene.held() == 4, "what is given up is still held while it saves"
+    scene.saves(2)
+    scene.leaves()
+    assert scene.states() == ["RESIZED", "RESERVED"]
+    assert (scene.size(), scene.held()) == (2, 2)
+    row = gate.job(scene.job)
+    assert (row.state, row.attempts, row.failures, row.preemptions, row.revocations) == ("ADMITTED", 2, 0, 0, 0)
+    assert gate.outbox("start")[-1] == gate.attempt(scene.job)
+    request = gate.store.launch_request(gate.attempt(scene.job), "b")
+    assert request.resume_from.endswith("/attempt-1/step-2")
+    assert (request.target_replicas, request.grad_accum, request.lr_scale) == (2, 2, "1")
+    gate.runs(gate.attempt(scene.job))
+    assert scene.turn().admitted == ()
+    gate.ends(gate.attempt(scene.job))
+    assert (gate.job(scene.job).state, scene.held()) == ("SUCCEEDED", 0)
+    assert check(gate.engine) == []
+
+
+def test_a_growth_is_leased_before_anything_is_told_and_nobody_else_gets_it(gate: Gate) -> None:
+    scene = Scene(gate)
+    scene.saves(1)
+    scene.asks(12)
+    scene.turn()
+    assert scene.held() == 12
+    rival = gate.submit("org/low", resources={"accelerators": "H100:8"})
+    assert scene.turn().admitted == ()
+    assert gate.job(rival).pending["token"] == "TenantLimit"
+    scene.leaves()
+    assert (scene.size(), scene.held()) == (12, 12)
+    assert nodes_of(gate, gate.attempt(scene.job)) == [["n1", 4], ["n2", 8]]
+
+
+def test_a_growth_without_room_waits_and_says_for_what_until_there_is_room(gate: Gate) -> None:
+    scene = Scene(gate)
+    other = gate.submit("org/low", num_nodes=12, resources={"accelerators": "H100:1"})
+    assert scene.turn().admitted == (other,)
+    gate.runs(gate.attempt(other))
+    scene.saves(1)
+    scene.asks(8)
+    scene.turn()
+    row = gate.job(scene.job)
+    assert (row.state, row.want_size, row.pending["token"]) == ("RUNNING", {"main": 8}, "WaitingForCapacity")
+    assert scene.turn().waits_written == 0, "the same wait is written once"
+    assert scene.view().stop_cause == ""
+    gate.ends(gate.attempt(other))
+    scene.turn()
+    scene.leaves()
+    assert (scene.size(), gate.job(scene.job).pending) == (8, None)
+
+
+def test_a_growth_that_the_budget_forbids_does_not_happen_and_is_said_once(gate: Gate) -> None:
+    scene = Scene(gate, max_duration="1h")
+    scene.saves(1)
+    gate.world.budget(gate.tenants["org/low"], "gpu_ms", 5 * 3_600_000)
+    scene.asks(8)
+    scene.turn(PolicySettings())
+    scene.turn(PolicySettings())
+    assert (scene.view().stop_cause, scene.held()) == ("", 4)
+    told = rows(gate.engine, "SELECT reason FROM events WHERE kind = 'ResizeRefused'")
+    assert len(told) == 1
+    assert "gpu_ms" in told[0].reason
+
+
+def test_a_save_that_cannot_be_resharded_after_all_ends_at_the_old_size(gate: Gate) -> None:
+    scene = Scene(gate)
+    scene.saves(1)
+    scene.asks(2)
+    scene.turn()
+    scene.saves(2, reshardable=False)
+    scene.leaves()
+    assert (scene.states(), scene.size(), scene.held()) == (["RESIZED", "RESERVED"], 4, 4)
+
+
+def test_a_job_that_waits_with_such_a_save_starts_at_the_size_of_that_save_alone(gate: Gate) -> None:
+    scene = Scene(gate)
+    scene.saves(1, reshardable=False)
+    gate.ends(scene.first, Reason.SPOT_REVOKED, None)
+    other = gate.submit("org/low", num_nodes=14, resources={"accelerators": "H100:1"}, priority="P2")
+    write(gate.engine, "UPDATE jobs SET submitted_at = submitted_at - interval '1 day' WHERE id = :id", id=UUID(other))
+    assert scene.turn().admitted == (other,)
+    assert gate.job(scene.job).pending["token"] == "TenantLimit"
+    (group,) = queued(gate.store.cycle(), scene.job).groups
+    assert (group.replicas, group.min_replicas) == (4, 4)
+    with pytest.raises(wishes.WishRefusedError, match="not reshardable"):
+        gate.wish(wishes.resize, scene.job, "main", 2)
+
+
+def test_what_cannot_be_resized_is_refused_with_the_field_and_the_remedy(gate: Gate) -> None:
+    scene = Scene(gate, elastic={"multiple_of": 2})
+    with pytest.raises(wishes.WishRefusedError, match="not reshardable"):
+        gate.wish(wishes.resize, scene.job, "main", 2)
+    with pytest.raises(wishes.WishRefusedError, match=r"elastic\.min 2 and elastic\.max 12"):
+        gate.wish(wishes.resize, scene.job, "main", 14)
+    with pytest.raises(wishes.WishRefusedError, match="multiple of 2"):
+        gate.wish(wishes.resize, scene.job, "main", 3)
+    assert gate.job(scene.job).want_size is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "after"), [(Reason.USER_CANCELLED, 75, "CANCELLED"), (Reason.COMPLETED, 0, "SUCCEEDED")]
+)
+def test_what_ends_meanwhile_gives_all_of_it_back(gate: Gate, reason: Reason, code: int, after: str) -> None:
+    scene = Scene(gate)
+    scene.saves(1)
+    scene.asks(8)
+    scene.turn()
+    if after == "CANCELLED":
+        gate.wish(wishes.cancel, scene.job)
+    gate.ends(scene.first, Reason.RESIZED if after == "CANCELLED" else reason, code)
+    assert (gate.job(scene.job).state, scene.held()) == (after, 0)
+    assert check(gate.engine) == []
+
+
+def test_an_elastic_job_shrinks_for_a_waiter_whose_lease_counts_on_what_it_gives_up(gate: Gate) -> None:
+    scene = Scene(gate, elastic={"min": 4, "target": 12})
+    scene.saves(1)
+    urgent = gate.submit("org/high", priority="P1", num_nodes=8, resources={"accelerators": "H100:1"})
+    report = scene.turn()
+    assert (report.admitted, report.preempted) == ((urgent,), ())
+    waiter = gate.attempt(urgent)
+    assert scene.view(waiter).lease_state == "contingent"
+    assert scene.view().stop_cause == "", "it is told when its waiter is placed"
+    gate.store.mark(waiter, AttemptState.PENDING)
+    gate.store.prepared(waiter, "b", "native/w")
+    assert (scene.view().stop_cause, scene.view().stop_grace_s) == ("resize", 300)
+    assert scene.turn().admitted == ()
+    scene.leaves()
+    assert scene.view(waiter).lease_state == "held"
+    assert (scene.size(), scene.held()) == (8, 8)
+    assert waiter in gate.outbox("nudge")
+    gate.ends(gate.attempt(scene.job))
+    gate.ends(waiter)
+    assert (scene.held(), gate.world.held(gate.tenants["org"])) == (0, 0)
+    assert check(gate.engine) == []
+
+
+def test_where_the_waiter_goes_away_nobody_who_was_not_told_shrinks(gate: Gate) -> None:
+    scene = Scene(gate, elastic={"min": 4, "target": 12})
+    scene.saves(1)
+    urgent = gate.submit("org/high", priority="P1", num_nodes=8, resources={"accelerators": "H100:1"})
+    assert scene.turn().admitted == (urgent,)
+    gate.wish(wishes.cancel, urgent)
+    gate.ends(gate.attempt(urgent), Reason.USER_CANCELLED, None)
+    assert (scene.view().stop_cause, scene.held()) == ("", 12)
+    scene.turn()
+    assert live(gate.store.cycle(), scene.first).elastic.under_way is False  # type: ignore[union-attr]
+
+
+class Service(Scene):
+    """A service of four, whose backend changes the number of members inside the launch."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(gate, kind="inference", checkpoint=None, elastic={"reshard": False})
+        write(gate.engine, "UPDATE pools SET resizes = true")
+
+    def sees(self, ready: int) -> None:
+        at = datetime.now(UTC)
+        sequence = int(at.timestamp() * 1_000_000)
+        seen = Observation(Handle("b", self.first), Phase.RUNNING, at, sequence=sequence, started_at=at, ready=ready)
+        self.gate.store.observe("b", [seen])
+
+
+def test_a_service_grows_and_shrinks_under_its_launch(gate: Gate) -> None:
+    scene = Service(gate)
+    for asked, before, leased in ((6, 4, 6), (2, 6, 6)):
+        scene.asks(asked)
+        scene.turn()
+        assert scene.held() == leased
+        view = scene.view()
+        assert view.stop_cause == ""
+        assert next_step(view) == SendResize(scene.first, "b", "main", asked, ["n1"] * asked)
+        gate.store.resize_sent(scene.first)
+        scene.sees(before)
+        assert not isinstance(next_step(scene.view()), SendResize | FinishResize)
+        scene.sees(asked)
+        assert next_step(scene.view()) == FinishResize(scene.first, "b", "main", before, reached=True)
+        assert gate.store.resized(scene.first, reached=True)
+        assert not gate.store.resized(scene.first, reached=True), "a second answer changes nothing"
+        assert (scene.size(), scene.held(), scene.states()) == (asked, asked, ["RUNNING"])
+        assert check(gate.engine) == []
+    assert [row.kind for row in rows(gate.engine, "SELECT kind FROM events WHERE kind = 'Resized'")] == ["Resized"] * 2
+    assert scalar(gate.engine, "SELECT count(*) FROM leases WHERE attempt_id = :id", id=scene.first) == 3
+    gate.ends(scene.first, Reason.USER_CANCELLED, None)
+    assert scene.held() == 0
+    assert check(gate.engine) == []
+
+
+def test_members_that_do_not_come_in_time_leave_the_service_at_its_old_size(gate: Gate) -> None:
+    scene = Service(gate)
+    scene.asks(6)
+    scene.turn()
+    gate.store.resize_sent(scene.first)
+    write(gate.engine, "UPDATE attempts SET stop_asked_at = now() - interval '1 day'")
+    scene.sees(4)
+    assert next_step(scene.view()) == FinishResize(scene.first, "b", "main", 4, reached=False)
+    assert gate.store.resized(scene.first, reached=False)
+    assert (scene.size(), scene.held(), scene.view().resize) == (4, 4, None)
+    assert check(gate.engine) == []
+
+
+def test_a_cancel_comes_before_a_resize_inside_the_launch(gate: Gate) -> None:
+    scene = Service(gate)
+    scene.asks(6)
+    scene.turn()
+    assert gate.store.ask_stop(scene.first, StopCause.CANCEL, 5)
+    assert (scene.view().stop_cause, scene.view().resize) == ("cancel", None)
+    gate.ends(scene.first, Reason.USER_CANCELLED, None)
+    assert (scene.held(), check(gate.engine)) == (0, [])
+
+
+def notice(scene: Scene, ranks: Sequence[int], nodes: dict[int, str]) -> None:
+    at = datetime.now(UTC)
+    told = Notice(NoticeKind.REVOKE, at, tuple(ranks))
+    seen = Observation(
+        Handle("b", scene.first), Phase.RUNNING, at, sequence=1, started_at=at, notice=told, nodes=nodes, ready=12
+    )
+    scene.gate.store.observe("b", [seen])
+
+
+def test_a_notice_that_leaves_survivors_costs_no_requeue_and_it_may_grow_again_later(gate: Gate) -> None:
+    scene = Scene(gate, elastic={"min": 4, "target": 12, "multiple_of": 2})
+    scene.saves(1)
+    assert nodes_of(gate, scene.first) == [["n1", 8], ["n2", 4]]
+    nodes = {rank: "n1" if rank < 8 else "n2" for rank in range(12)}
+    notice(scene, range(8, 12), nodes)
+    step = next_step(scene.view())
+    assert isinstance(step, SendStop)
+    assert (step.cause, step.kind) == ("resize", "resize")
+    assert gate.store.ask_stop(scene.first, StopCause.RESIZE, 0)
+    scene.leaves()
+    second = gate.attempt(scene.job)
+    assert (scene.states(), scene.size(), nodes_of(gate, second)) == (["RESIZED", "RESERVED"], 8, [["n1", 8]])
+    assert gate.job(scene.job).state == "ADMITTED"
+    gate.runs(second)
+    scene.saves(2)
+    scene.turn()
+    scene.leaves()
+    assert scene.size() == 12
+
+
+def test_too_few_survivors_are_a_revocation(gate: Gate) -> None:
+    scene = Scene(gate, elastic={"min": 6, "target": 12})
+    scene.saves(1)
+    notice(scene, range(8), {rank: "n1" if rank < 8 else "n2" for rank in range(12)})
+    step = next_step(scene.view())
+    assert isinstance(step, SendStop)
+    assert step.cause == "revocation"
+    assert gate.store.ask_stop(scene.first, StopCause.RESIZE, 0)
+    assert scene.view().stop_cause == "revocation", "whoever decided on an older look is corrected by the row"
+
+
+def test_a_growth_is_judged_by_what_it_brought(gate: Gate) -> None:
+    scene = Scene(gate, elastic={"target": 4, "max": 8})
+    scene.saves(1)
+    write(gate.engine, "UPDATE attempts SET progress = CAST(:p AS jsonb)", p='{"rate": 1000}')
+    write(gate.engine, "UPDATE jobs SET want_size = '{\"main\": 8}'")
+    scene.turn()
+    scene.leaves()
+    second = gate.attempt(scene.job)
+    gate.runs(second)
+    write(gate.engine, "UPDATE attempts SET progress = '{\"rate\": 1300}' WHERE id = :id", id=second)
+    scene.saves(2)
+    scene.turn()
+    assert scene.view().stop_cause == "resize"
+    scene.leaves()
+    assert scene.size() == 4
+    gate.runs(gate.attempt(scene.job))
+    scene.saves(3)
+    scene.turn()
+    assert scene.view().stop_cause == "", "it is not tried again for the cool-down"
+
+
+def test_placed_of_another_size_is_what_the_snapshot_shows_while_it_is_on_its_way(gate: Gate) -> None:
+    scene = Scene(gate)
+    scene.saves(1)
+    scene.asks(2)
+    scene.turn()
+    attempt = live(gate.store.cycle(), scene.first)
+    assert [part.replicas for part in attempt.placed] == [4]
+    assert [part.replicas for part in attempt.keeps] == [2]
+    assert isinstance(attempt.leaves[0], Placed)
+    assert attempt.leaves[0].replicas == 2
