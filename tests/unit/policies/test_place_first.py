@@ -1,4 +1,4 @@
-"""Where nobody is preempted and why, and what follows when foreign load takes the room that victims left (DESIGN §5)."""
+"""Where nobody is preempted and why, and what follows when foreign load takes what victims left (DESIGN §5)."""
 
 from dataclasses import replace
 from typing import Any
