@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import events, leases, outbox, resizing, waiters
+from gateway.ledger import events, leases, outbox, resizing, theft, waiters
 from gateway.ledger.codec import from_ms, to_ms
 from gateway.ledger.credits import Victim, earlier_preemptions, grant_credit
 from gateway.ledger.limits import amounts_of
@@ -58,6 +58,7 @@ def settle(
     now: datetime = session.execute(select(text("now()"))).scalar_one()
     facts = _facts(attempt, end, now)
     lease = leases.lock_for_end(session, attempt.id)
+    theft.note(session, attempt, lease, end, settings)
     # A resized attempt's lease passes on whole, below; what it gave up is its waiters' in the same transaction.
     follows = resizing.may_follow(session, job, attempt, lease, facts.reason)
     if lease is not None and follows is None:

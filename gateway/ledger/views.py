@@ -6,7 +6,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import survivors
+from gateway.ledger import survivors, theft
 from gateway.ledger.codec import placed_of, to_ms
 from gateway.ledger.config import LedgerSettings
 from policies.snapshot import Placed
@@ -98,6 +98,7 @@ def load(session: Session, attempt_id: str, settings: LedgerSettings) -> Attempt
         newer_checkpoint=row["newer_checkpoint"],
         resize=_resize(row["resize_to"]) if inside else None,
         survives=bool(_survivors(row)),
+        preemptor=row["why"].get("token") == theft.AFTER_PREEMPTION,
         place_timeout_s=settings.place_timeout_s,
         replicas_total=sum(part["replicas"] for part in row["placed"]),
     )
