@@ -244,7 +244,25 @@ def _running(view: AttemptView) -> Step:
         return _stop_for(view, StopCause.STALL, view.term_s)  # what makes no progress would not save either
     if view.want_checkpoint > view.checkpoint_done:
         return SendCheckpoint(view.attempt_id, view.want_checkpoint)
+    if view.resize is not None:
+        return _resizing(view, view.resize)
     return _wait_until(view, limit_ms, view.stall_after_ms)
+
+
+def _resizing(view: AttemptView, wish: ResizeView) -> Step:
+    """Members come or go under the launch, until they are there or gone, or the time for it is over."""
+    backend = view.backends[0]
+    if not wish.sent:
+        return SendResize(view.attempt_id, backend, wish.group, wish.replicas, wish.nodes)
+    part = gang.seen(view, backend)
+    if part.phase == gang.RUNNING and part.ready == wish.replicas:
+        return FinishResize(view.attempt_id, backend, wish.group, wish.before, reached=True)
+    over_ms = (view.stop_asked_ms or view.now_ms) + 1000 * (view.stop_grace_s + view.recovery_s)
+    if view.now_ms < over_ms:
+        return _wait_until(view, over_ms)
+    if backend in view.dark:
+        return Wait(REREAD_S)
+    return FinishResize(view.attempt_id, backend, wish.group, wish.before, reached=False)
 
 
 def _wait_until(view: AttemptView, *instants_ms: int | None) -> Wait:
@@ -267,27 +285,9 @@ def _end(view: AttemptView, *, missing: bool = False) -> EndRequest:
         ended_ms=max(times) if times and not missing else None,
         exit_code=told.exit_code if told else None,
         failed_rank=told.failed_rank if told else None,
-    if view.resize is not None:
-        return _resizing(view, view.resize)
         codes=codes,
         bad_nodes=sorted({node for part in ended for node in part.bad_nodes}),
         final=any(part.final for part in ended),
-def _resizing(view: AttemptView, wish: ResizeView) -> Step:
-    """Members come or go under the launch, until they are there or gone, or the time for it is over."""
-    backend = view.backends[0]
-    if not wish.sent:
-        return SendResize(view.attempt_id, backend, wish.group, wish.replicas, wish.nodes)
-    part = gang.seen(view, backend)
-    if part.phase == gang.RUNNING and part.ready == wish.replicas:
-        return FinishResize(view.attempt_id, backend, wish.group, wish.before, reached=True)
-    over_ms = (view.stop_asked_ms or view.now_ms) + 1000 * (view.stop_grace_s + view.recovery_s)
-    if view.now_ms < over_ms:
-        return _wait_until(view, over_ms)
-    if backend in view.dark:
-        return Wait(REREAD_S)
-    return FinishResize(view.attempt_id, backend, wish.group, wish.before, reached=False)
-
-
     )
 
 

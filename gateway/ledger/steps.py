@@ -102,6 +102,8 @@ def ask_stop(session: Session, attempt_id: str, cause: StopCause, grace_s: int) 
     row = _lock_job(session, attempt_id)
     if row is None:
         return False
+    if cause is StopCause.RESIZE and not survivors.write(session, attempt_id):
+        cause = StopCause.REVOCATION
     values = {"id": attempt_id, "cause": cause.value, "grace_s": grace_s, "harder": list(_HARDER)}
     if session.execute(_ASK, values).one_or_none() is None:
         return False
@@ -112,8 +114,6 @@ def ask_stop(session: Session, attempt_id: str, cause: StopCause, grace_s: int) 
 
 
 def out_of_budget(session: Session, attempt_id: str, settings: LedgerSettings) -> bool:
-    if cause is StopCause.RESIZE and not survivors.write(session, attempt_id):
-        cause = StopCause.REVOCATION
     """The lease could not be renewed: notice, the job's own grace, then QUEUED(BudgetExhausted)."""
     row = _lock_job(session, attempt_id)
     if row is None:
