@@ -10,6 +10,7 @@ from policies.decisions import Act, Loan, Reject, Wait
 from policies.gang.fit import Gang, spread_of, take
 from policies.order.qad import ranks
 from policies.order.standing import Key, Standing
+from policies.placement.filters import Candidate
 from policies.placement.rooms import Part, Rooms
 from policies.placement.shadow import Ahead, Release, Slot, Slots
 from policies.preemption.candidates import OURS, overrides_at
@@ -43,7 +44,9 @@ class State:
         self.klass = _classes(snapshot)
         self.requests = Requests(snapshot.queued, self.pools, self.flavors)
         # Attempts whose capacity already belongs to a waiter: nobody's victim, and nobody else's room.
-        self.promised: dict[str, str] = {v: a.id for a in self.live for v in a.contingent_on}
+        # A move's next attempt counts on the one before it too, but not for that one's place.
+        movers_first = sorted(self.live, key=lambda a: not a.moved_from)
+        self.promised: dict[str, str] = {v: a.id for a in movers_first for v in a.contingent_on}
         # One that is made smaller goes on: what it gives up is its waiter's, or free once that is settled.
         self.leaving = tuple(
             a.id for a in self.live if a.stopping not in {None, StopCause.RESIZE} and a.id not in self.promised
@@ -58,6 +61,7 @@ class State:
         self.searches = 0
         self.reclaimed = 0
         self.resizing: set[str] = set()  # attempts that this cycle gives another size
+        self.homes: dict[str, tuple[Candidate, ...]] = {}  # of a running attempt: where it might go on
         self.slots: dict[str, Slots] = {}
         self.closed: dict[str, str] = {}  # without backfill: pools that wait for their head, and its job
         self.rivals: dict[str, tuple[Key, QueuedJob]] = {}  # by pool: the last that was admitted, with its rank

@@ -63,15 +63,21 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A preemption and an admission elsewhere of the same job in one plan."""
+    """A preemption and an admission elsewhere of the same job in one plan.
+
+    instead: the cause with which it is stopped where the ledger does not grant the new place.
+    """
 
     attempt: str
     version: int
+    job: str
     placed: tuple[Placed, ...]
     waiter: str
     grace_ms: int
     credit: bool
     why: Why
+    instead: StopCause = StopCause.PREEMPT
+    loans: tuple[Loan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

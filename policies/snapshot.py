@@ -278,6 +278,8 @@ class LiveAttempt:
     contingent_on: tuple[str, ...] = ()  # attempts whose end this one waits for
     finish_spared: bool = False  # has been spared once by finish_soon
     elastic: Elastic | None = None
+    wish: QueuedJob | None = None  # the job as it would be queued again; None: it is not moved (an index of an array)
+    moved_from: str = ""  # the attempt of the same job whose end it waits for, to go on here
     keeps: tuple[Placed, ...] = ()  # with what it goes on while it is being made smaller; empty: it is not
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from policies.cycle import RANKS, State
-from policies.decisions import Act, Admit, Preempt, Why
+from policies.decisions import Act, Admit, Move, Preempt, Why
 from policies.gang.fit import Gang, fit_in_one, public, spread_of
 from policies.order.qad import qad_at
 from policies.placement.filters import Candidate
@@ -16,6 +16,7 @@ from policies.preemption.candidates import Bounds, Victim, Waiter, displaced, ex
 from policies.preemption.choose import cheapest_set
 from policies.preemption.closed import closed
 from policies.preemption.cost import Cost, Penalty, cost_of, milli_gpu
+from policies.preemption.moving import movable, move_cost, place
 from policies.quota.tree import Tree, need_of
 from policies.snapshot import QueuedJob
 from policies.vocabulary import PriorityClass, StopCause
@@ -94,12 +95,16 @@ def _search(job: QueuedJob, candidate: Candidate, state: State) -> _Found | None
     if not victims:
         return None
     state.searches += 1
-    # Order of means: what is only borrowed comes back before anybody's own is taken.
+    # Order of means: what is only borrowed comes back before anybody's own is taken, and who can go on elsewhere goes
+    # there before anybody is sent to the queue.
     owed = [victim for victim in victims if victim.cause is StopCause.RECLAIM]
-    for some in (_largest_borrowers(search, owed), victims):
-        if some and (chosen := _cheapest(search, some)) is not None:
-            return chosen
-    return None
+    if (borrowers := _largest_borrowers(search, owed)) and (chosen := _cheapest(search, borrowers)) is not None:
+        return chosen
+    by_cost = sorted(victims, key=lambda victim: (_move_cost(search, victim).gpu_ms, victim.attempt.id))
+    movers = movable(by_cost[: state.settings.max_candidates], state)
+    if movers and (chosen := _cheapest(search, movers, _move_cost)) is not None:
+        return chosen
+    return _cheapest(search, victims)
 
 
 def _leaving_suffices(search: _Search) -> bool:
@@ -151,10 +156,12 @@ def _largest_borrowers(search: _Search, owed: list[Victim]) -> list[Victim]:
     return []
 
 
-def _cheapest(search: _Search, victims: list[Victim]) -> _Found | None:
+def _cheapest(
+    search: _Search, victims: list[Victim], price: Callable[["_Search", Victim], Cost] | None = None
+) -> _Found | None:
     state, job, candidate = search.state, search.job, search.candidate
     by_id = {victim.attempt.id: victim for victim in victims}
-    costs = [_cost(search, victim) for victim in victims]
+    costs = [(price or _cost)(search, victim) for victim in victims]
     costs = sorted(costs, key=lambda cost: (cost.gpu_ms, cost.attempt))[: state.settings.max_candidates]
     need = state.requests.of(job).accelerators(candidate.flavor.name)
 
@@ -176,7 +183,7 @@ def _cheapest(search: _Search, victims: list[Victim]) -> _Found | None:
     taken_back = sum(_reclaimed(victim) for victim in everyone)
     if state.reclaimed and state.reclaimed + taken_back > state.settings.max_reclaim_per_cycle:
         return None
-    return _Found(candidate, tuple(found), tuple(_own_cost(search, victim) for victim in everyone))
+    return _Found(candidate, tuple(found), tuple((price or _own_cost)(search, victim) for victim in everyone))
 
 
 def _without_needless(chosen: list[Victim], suffices: Callable[[Sequence[Victim]], bool]) -> list[Victim]:
@@ -192,6 +199,11 @@ def _without_needless(chosen: list[Victim], suffices: Callable[[Sequence[Victim]
 def _reclaimed(victim: Victim) -> int:
     """What counts against a cycle's bound; what was being stopped already has been counted when it was."""
     return milli_gpu(victim.attempt) if victim.cause is StopCause.RECLAIM and not victim.leaving else 0
+
+
+def _move_cost(search: _Search, victim: Victim) -> Cost:
+    grace_ms = grace_of(victim.cause, search.waiter.klass, search.state)
+    return move_cost(victim.attempt, grace_ms, search.state)
 
 
 def _cost(search: _Search, victim: Victim) -> Cost:
@@ -272,9 +284,17 @@ def _act(job: QueuedJob, best: _Found, found: Sequence[_Found], state: State) ->
     gang = _fit_without(ids, job, best.candidate, state)
     assert gang is not None
     klass = state.class_of(job)
+    _apply(job, gang, best, state)
+    state.count(job, gang)
+    moves = _moves(job, best, klass, state)
+    stopped = [
+        (victim, cost) for victim, cost in zip(everyone, best.costs, strict=True) if victim.attempt.id not in moves
+    ]
+    cost_gpu_ms = sum(cost.gpu_ms for _, cost in stopped) + sum(cost.gpu_ms for _, cost in moves.values())
     numbers: dict[str, int | str] = {
-        "cost_gpu_ms": best.total,
+        "cost_gpu_ms": cost_gpu_ms,
         "victims": len(ids),
+        **({"moved": len(moves)} if moves else {}),
         **({"displaced": count} if (count := sum(one.displaced for one in everyone)) else {}),
         "pool": best.candidate.pool.name,
         "class": klass.value,
@@ -294,10 +314,8 @@ def _act(job: QueuedJob, best: _Found, found: Sequence[_Found], state: State) ->
             again=victim.leaving,
             displaced=victim.displaced,
         )
-        for victim, cost in zip(everyone, best.costs, strict=True)
+        for victim, cost in stopped
     )
-    _apply(job, gang, best, state)
-    state.count(job, gang)
     admit = Admit(
         job=job.id,
         version=job.version,
@@ -308,7 +326,32 @@ def _act(job: QueuedJob, best: _Found, found: Sequence[_Found], state: State) ->
         chunk=job.chunk,
         klass=state.lowered(job),
     )
-    return Act(admits=(admit,), preempts=preempts)
+    return Act(admits=(admit,), preempts=preempts, moves=tuple(move for move, _ in moves.values()))
+
+
+def _moves(job: QueuedJob, best: _Found, klass: PriorityClass, state: State) -> dict[str, tuple[Move, Cost]]:
+    """Of the victims those that go on elsewhere, each with its place taken: the dearest to stop choose first."""
+    found: dict[str, tuple[Move, Cost]] = {}
+    by_cost = sorted(zip(best.everyone, best.costs, strict=True), key=lambda pair: (-pair[1].gpu_ms, pair[1].attempt))
+    for victim, _ in by_cost:
+        if (home := place(victim, state)) is None:
+            continue
+        attempt, grace_ms = victim.attempt, grace_of(victim.cause, klass, state)
+        cost = move_cost(attempt, grace_ms, state)
+        move = Move(
+            attempt=attempt.id,
+            version=attempt.version,
+            job=attempt.job,
+            placed=home.gang,
+            waiter=job.id,
+            grace_ms=grace_ms,
+            credit=_earns(victim, job),
+            why=Why("Moved", {**cost.numbers(), "pool": home.gang[0].pool}),
+            instead=victim.cause,
+            loans=home.loans,
+        )
+        found[attempt.id] = (move, cost)
+    return found
 
 
 def _token(victim: Victim) -> str:

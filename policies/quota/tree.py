@@ -228,11 +228,17 @@ class Quotas:
 
     def withdraw(self, live: Iterable[LiveAttempt], waiter: LiveAttempt, sign: int = 1) -> None:
         """Take a waiter out, or with sign −1 put it back: what it and its victims both hold is the victims' alone."""
-        by_id = {attempt.id: attempt for attempt in live}
-        own = [waiter, *(by_id[name] for name in waiter.contingent_on if name in by_id)]
-        for path, key, amount in _held_twice(own):
-            if key in self.trees:
-                self.trees[key].uncount(path, -sign * amount)
+        waits_for = frozenset(waiter.contingent_on)
+        # A move's next attempt counts on a victim too; what it may count on depends on who else does.
+        others = [
+            one
+            for one in live
+            if one.id in waits_for or (one is not waiter and not waits_for.isdisjoint(one.contingent_on))
+        ]
+        for some, by in (([*others, waiter], -sign), (others, sign)):
+            for path, key, amount in _held_twice(some):
+                if key in self.trees:
+                    self.trees[key].uncount(path, by * amount)
         for tree in self.trees.values():
             tree.settle()
         self.add(waiter.tenant, need_of(waiter.placed), -sign)
@@ -252,13 +258,22 @@ def need_of(placed: Iterable[Placed]) -> dict[str, dict[Resource, int]]:
 def _held_twice(live: Iterable[LiveAttempt]) -> Iterable[tuple[str, tuple[str, Resource], int]]:
     """What a waiter and its victims both hold, at every level above both: it is used once (DESIGN §6)."""
     by_id = {attempt.id: attempt for attempt in live}
-    for waiter in by_id.values():
+    claimed: set[tuple[str, str]] = set()  # at one level a victim's share is one waiter's; a move's comes last
+    for waiter in sorted(by_id.values(), key=lambda attempt: bool(attempt.moved_from)):
         victims = [by_id[name] for name in waiter.contingent_on if name in by_id]
         if not victims:
             continue
+        free = {
+            path: [
+                victim
+                for victim in victims
+                if f"{victim.tenant}/".startswith(f"{path}/") and (path, victim.id) not in claimed
+            ]
+            for path in _paths(waiter.tenant)
+        }
+        claimed.update((path, victim.id) for path in free for victim in victims)
         for flavor, wanted in need_of(waiter.placed).items():
-            for path in _paths(waiter.tenant):
-                below = [victim for victim in victims if f"{victim.tenant}/".startswith(f"{path}/")]
+            for path, below in free.items():
                 going = [need_of(victim.leaves).get(flavor, {}) for victim in below]
                 for resource, amount in wanted.items():
                     if twice := min(amount, sum(need.get(resource, 0) for need in going)):
