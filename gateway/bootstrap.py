@@ -22,6 +22,8 @@ from gateway.directory import BackendDirectory
 from gateway.ledger.engine import make_engine
 from gateway.ledger.store import PostgresStore
 from gateway.settings import Settings
+from gateway.webhooks.sending import Sender
+from gateway.webhooks.signing import key_of
 from policies.decisions import Plan
 from policies.plan import plan
 from policies.settings import PolicySettings
@@ -120,7 +122,8 @@ async def _worker(settings: Settings) -> None:
         loop.add_signal_handler(number, leave.set)
     with _worker_parts(settings) as (store, backends):
         client = await _temporal(settings)
-        await serve(client, store, backends, settings, plan=planner(settings), stop=leave)
+        webhooks = Sender(key_of(settings), allow=settings.webhook_allow, ca_file=settings.webhook_ca_file)
+        await serve(client, store, backends, settings, plan=planner(settings), stop=leave, webhooks=webhooks)
 
 
 async def _recover(settings: Settings) -> RecoverReport:

@@ -3,9 +3,10 @@
 Every setting is documented in docs/SETTINGS.md, which a test renders from here. Importing this module reads nothing.
 """
 
+from ipaddress import ip_network
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -64,5 +65,24 @@ class Settings(BaseSettings):
     policy: dict[str, int | str | bool] = Field(
         default_factory=dict, description="Changes to policies.settings.PolicySettings, by name, as JSON."
     )
+    webhook_key: SecretStr | None = Field(
+        default=None, description="Key that tenants' webhook secrets are made of; empty: made of the database's URL."
+    )
+    webhook_allow: tuple[str, ...] = Field(
+        default=(), description='Networks off the public Internet that webhooks may reach, as JSON: ["10.0.0.0/8"].'
+    )
+    webhook_ca_file: Path | None = Field(
+        default=None, description="PEM file of the only authorities to trust for webhooks; empty: the system's."
+    )
+    webhook_tries: int = Field(
+        default=12, ge=1, le=20, description="Tries of a webhook, with pauses of 10 s doubled up to an hour."
+    )
     worker_threads: int = Field(default=32, ge=4, le=512, description="Threads for activities of one worker.")
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Least level logged.")
+
+    @field_validator("webhook_allow")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            ip_network(text)  # its ValueError names the text and what is wrong with it
+        return value

@@ -13,7 +13,7 @@ SCHEMA = TARGET.with_name("settings.schema.json")
 
 
 def _default(value: object) -> str:
-    if value is PydanticUndefined or value in (None, "", {}):
+    if value is PydanticUndefined or value in (None, "", {}, ()):
         return "–"
     if isinstance(value, SecretStr):
         value = value.get_secret_value()

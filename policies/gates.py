@@ -16,6 +16,7 @@ REMEDIES: Final[Mapping[Pending, str]] = {
     Pending.ON_HOLD: "`tidegate unhold` releases it",
     Pending.MISCONFIGURED: "give the job at least one group with at least one replica",
     Pending.NO_MATCHING_FLAVOR: "ask for an accelerator, size, zone, price or placement that some pool offers",
+    Pending.BUDGET_EXHAUSTED: "wait for the next period, have the budget raised, or set a shorter max_duration",
     Pending.TENANT_LIMIT: "wait for jobs of the tenant to end, or ask who sets its quota to raise max",
     Pending.WAITING_FOR_QUOTA: "wait for borrowed quota to come back, or ask for a higher min",
     Pending.TOPOLOGY_UNAVAILABLE: "ask for fewer accelerators per member, or wait until a node is free of small jobs",
@@ -63,7 +64,12 @@ def before_capacity(job: QueuedJob, *, active: bool) -> Wait | None:
 
 
 def not_yet(job: QueuedJob, now_ms: int) -> Wait | None:
-    """Dependencies and instants: the job could be placed, but its time has not come."""
+    """Budgets, dependencies and instants: the job could be placed, but its time has not come.
+
+    A job that no budget pays for takes no room in a plan from one that could run.
+    """
+    if job.over_budget is not None:
+        return wait(job, Pending.BUDGET_EXHAUSTED, job.over_budget, blocker=str(job.over_budget.get("tenant", "")))
     if job.waits_for:
         return wait(job, Pending.WAITING_FOR_DEPENDENCY, {"unfinished": len(job.waits_for)}, blocker=min(job.waits_for))
     if job.not_before_ms > now_ms:

@@ -206,6 +206,7 @@ class QueuedJob:
     preempted_in_cycle: bool = False
     first_in_line: bool = False  # it gave way to a waiter whose room foreign load then took (DESIGN §5)
     queued_ms: int | None = None  # when the present wait began, if not at the submission
+    over_budget: Mapping[str, int | str] | None = None  # the ledger's numbers: it does not fit a budget, and still not
 
 
 @dataclass(frozen=True, slots=True)

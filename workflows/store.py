@@ -40,7 +40,7 @@ class CommitReport:
 
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
-    """One claimed row. kind: start, nudge, webhook."""
+    """One claimed row. kind: start, nudge, webhook. tries: this one included."""
 
     id: int
     kind: str
@@ -91,7 +91,7 @@ class Store(Protocol):
         ...
 
     def claim_outbox(self, limit: int) -> Sequence[OutboxItem]:
-        """Due rows, oldest first, SKIP LOCKED; pushed 30 s into the future so that a dead relay's come again."""
+        """Due rows but webhooks, oldest first, SKIP LOCKED; pushed 30 s ahead so that a dead relay's come again."""
         ...
 
     def outbox_done(self, ids: Sequence[int]) -> None:
@@ -100,6 +100,14 @@ class Store(Protocol):
 
     def outbox_failed(self, item_id: int, error: str) -> None:
         """Try again later, with growing delay up to 60 s; one bad row never stops the others."""
+        ...
+
+    def claim_webhooks(self, limit: int) -> Sequence[OutboxItem]:
+        """As claim_outbox, the webhooks alone: a slow receiver never holds a workflow's start."""
+        ...
+
+    def webhook_failed(self, item_id: int, error: str, delay_s: int | None) -> None:
+        """Try again in so many seconds; None: never, and `error` stays with the row."""
         ...
 
     # -- attempt --------------------------------------------------------------------------------------------------

@@ -24,13 +24,14 @@ from workflows.activities.attempt import AttemptActivities
 from workflows.activities.follower import FollowerActivity
 from workflows.activities.reconciler import ReconcilerActivity
 from workflows.activities.relay import Deliver, RelayActivity
+from workflows.activities.webhooks import Send, WebhookActivity
 from workflows.flows.attempt import AttemptWorkflow
 from workflows.flows.duty import DutyWorkflow
 from workflows.messages import MAX_EVENTS, TASK_QUEUE, Duty
 from workflows.store import Store
 
 log = logging.getLogger(__name__)
-DUTIES: Final = (Duty("arbiter"), Duty("relay"), Duty("reconciler"), Duty("accrual"))
+DUTIES: Final = (Duty("arbiter"), Duty("relay"), Duty("reconciler"), Duty("accrual"), Duty("webhooks"))
 LOOK_EVERY_S: Final = 2.0
 GRACE_S: Final = 5
 BEATS_S: Final = 2
@@ -51,6 +52,8 @@ class WorkerSettings(Protocol):
     @property
     def accrue_every_s(self) -> float: ...
     @property
+    def webhook_tries(self) -> int: ...
+    @property
     def worker_threads(self) -> int: ...
 
 
@@ -67,6 +70,7 @@ def build_worker(
     *,
     plan: Planner,
     deliver: Mapping[str, Deliver] | None = None,
+    webhooks: Send | None = None,
     task_queue: str = TASK_QUEUE,
     max_events: int = MAX_EVENTS,
 ) -> Worker:
@@ -79,6 +83,7 @@ def build_worker(
         store, plan, holder=holder, idle_s=settings.cycle_idle_s, debounce_s=settings.cycle_debounce_ms / 1000
     )
     relay = RelayActivity(store, client, task_queue=task_queue, more=deliver, max_events=max_events)
+    hooks = WebhookActivity(store, webhooks, tries=settings.webhook_tries)
     follower = FollowerActivity(store, backends, capacity_every_s=settings.capacity_every_s)
     reconciler = ReconcilerActivity(
         store, backends, client, every_s=settings.reconcile_every_s, accrue_every_s=settings.accrue_every_s
@@ -93,6 +98,7 @@ def build_worker(
             *attempts.all(),
             arbiter.run,
             relay.run,
+            hooks.run,
             follower.run,
             reconciler.reconcile,
             reconciler.accrue,
@@ -159,12 +165,21 @@ async def serve(
     plan: Planner,
     stop: asyncio.Event,
     deliver: Mapping[str, Deliver] | None = None,
+    webhooks: Send | None = None,
     task_queue: str = TASK_QUEUE,
     max_events: int = MAX_EVENTS,
 ) -> None:
     """Work until `stop` is set: then no new tasks, GRACE_S for running steps, and the rest goes on elsewhere."""
     worker = build_worker(
-        client, store, backends, settings, plan=plan, deliver=deliver, task_queue=task_queue, max_events=max_events
+        client,
+        store,
+        backends,
+        settings,
+        plan=plan,
+        deliver=deliver,
+        webhooks=webhooks,
+        task_queue=task_queue,
+        max_events=max_events,
     )
     async with worker:
         duties = asyncio.create_task(keep_duties(client, backends, task_queue=task_queue))

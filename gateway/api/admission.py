@@ -3,9 +3,10 @@
 Pure. Whatever may change by itself (free capacity, quota) is no business of this file: such a job waits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
+from urllib.parse import urlsplit
 
 from backends.environment import offered_launchers
 from gateway.api.fitting import fit_refusals
@@ -13,6 +14,7 @@ from gateway.ledger.codec import deadline_ms, to_ms
 from gateway.operators import urls
 from gateway.queries.config import Config
 from gateway.queries.scope import lineage
+from gateway.webhooks.addresses import Network, may_reach
 from policies.vocabulary import CapacityWish
 from tidegate.wire.enums import PriorityClass
 from tidegate.wire.problem import FieldProblem
@@ -22,7 +24,9 @@ LONG_SPOT_S: Final = 4 * 3600  # POLICIES §10
 OWN_DISK_SCHEMES: Final = ("file", "local")
 
 
-def refusals(spec: JobSpec, tenant: str, config: Config, now: datetime) -> list[tuple[str, FieldProblem]]:
+def refusals(
+    spec: JobSpec, tenant: str, config: Config, now: datetime, *, allow: Sequence[Network] = ()
+) -> list[tuple[str, FieldProblem]]:
     """(slug, problem) for each thing that is wrong; empty when the job may be stored."""
     return [
         *_launcher(spec),
@@ -30,7 +34,27 @@ def refusals(spec: JobSpec, tenant: str, config: Config, now: datetime) -> list[
         *_checkpoint(spec, tenant, config),
         *class_refusals(spec.priority, tenant, config),
         *_deadline(spec, now),
+        *_notify(spec, allow),
     ]
+
+
+def _notify(spec: JobSpec, allow: Sequence[Network]) -> Iterator[tuple[str, FieldProblem]]:
+    """A host that is itself an address is judged here; a name is judged when it is resolved, at every delivery."""
+    for n, hook in enumerate(spec.notify):
+        host = urlsplit(hook.url).hostname or ""
+        try:
+            reached = may_reach(host, allow)
+        except ValueError:
+            continue
+        if not reached:
+            yield (
+                "webhook-not-public",
+                FieldProblem(
+                    field=f"notify.{n}.url",
+                    detail="this address is not on the public Internet, and no operator allows its network",
+                    remedy="name a public receiver, or ask an operator to add its network to TIDEGATE_WEBHOOK_ALLOW",
+                ),
+            )
 
 
 def class_refusals(priority: PriorityClass, tenant: str, config: Config) -> Iterator[tuple[str, FieldProblem]]:

@@ -28,6 +28,7 @@ from gateway.api.routes import (
     quotas,
     tenants,
     tokens,
+    webhooks,
     workdirs,
 )
 from tidegate.wire.problem import Problem
@@ -46,6 +47,7 @@ ROUTERS = (
     owners,
     grants,
     tokens,
+    webhooks,
     accounts,
     audit,
     operators,

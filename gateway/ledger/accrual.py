@@ -146,7 +146,7 @@ def _renew(session: Session, lease: LeaseRow, meter: Meter, levels: Sequence[Lev
         try:
             limits.check_budget(session, levels, meter, more)
         except LimitExceeded as refused:
-            data = {"tenant": refused.tenant, "resource": refused.resource, "limit": refused.limit}
+            data = refused.numbers
             events.append(
                 session,
                 lease.job_id,

@@ -144,34 +144,33 @@ def _lock(session: Session, plan: Plan, waits: Mapping[UUID, Wait]) -> _Locked:
     return locked
 
 
-def _attempt(session: Session, act: Act, locked: _Locked, done: Applied) -> tuple[str, str] | None:
-    """Apply one act in a savepoint; (token, message) of why it was dropped, or None."""
+def _attempt(session: Session, act: Act, locked: _Locked, done: Applied) -> Why | None:
+    """Apply one act in a savepoint; why it was dropped, or None. The numbers of a limit name whose it is."""
     busy = [admit.job for admit in act.admits if parse_key(admit.job)[0] not in locked.jobs]
     busy += [wish.attempt for wish in _wishes(act) if wish.attempt not in locked.attempts]
     if busy:
-        return STALE, f"{busy[0]} is being changed by another transaction, or is gone"
+        return Why(STALE, {}, f"{busy[0]} is being changed by another transaction, or is gone")
     try:
         with session.begin_nested():
             acts.apply(session, act, locked.jobs, done)
     except DroppedError as error:
-        return error.reason, str(error)
+        return Why(error.reason, {}, str(error))
     except LimitExceeded as error:
         token = Pending.BUDGET_EXHAUSTED if error.is_budget else Pending.TENANT_LIMIT
-        return token.value, str(error)
+        return Why(token.value, error.numbers, str(error))
     return None
 
 
-def _limited(act: Act, problem: tuple[str, str]) -> tuple[Wait, ...]:
+def _limited(act: Act, problem: Why) -> tuple[Wait, ...]:
     """A limit that the plan did not know of (a budget, an allowance) is told to the job, as the plan would have."""
-    token, message = problem
-    if token == STALE:
+    if problem.token == STALE:
         return ()
-    pending = Pending(token)
-    return tuple(Wait(a.job, a.version, pending, Why(token, a.why.numbers, message)) for a in act.admits)
+    pending, whose = Pending(problem.token), str(problem.numbers.get("tenant", ""))
+    return tuple(Wait(a.job, a.version, pending, problem, whose) for a in act.admits)
 
 
-def _drop(act: Act, problem: tuple[str, str], dropped: dict[str, str], done: Applied) -> None:
-    token, message = problem
+def _drop(act: Act, problem: Why, dropped: dict[str, str], done: Applied) -> None:
+    token, message = problem.token, problem.remedy
     for admit in act.admits:
         dropped[admit.job] = token
         if token != STALE:

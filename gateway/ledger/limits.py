@@ -47,9 +47,52 @@ class LimitExceeded(Exception):  # noqa: N818  (an answer of the ledger, not a d
         self.observed = observed
 
     @property
+    def numbers(self) -> dict[str, int | str]:
+        """What led to the refusal, as a Wait shows it."""
+        found: dict[str, int | str] = {"tenant": self.tenant, "resource": self.resource, "limit": self.limit}
+        found |= {"used": self.held, "asked": self.asked}
+        if self.flavor:
+            found["flavor"] = self.flavor
+        if self.observed:
+            found["observed"] = self.observed
+        return found
+
+    @property
     def is_budget(self) -> bool:
         """Whether money or time ran out (BudgetExhausted) and not a count of things held now (TenantLimit)."""
         return not self.flavor
+
+
+class BudgetExceeded(LimitExceeded):
+    """A budget would be passed. `held`: spent in this period and held ahead, together; `spent`: the first of them."""
+
+    def __init__(
+        self, *, tenant: str, unit: str, limit: int, spent: int, held: int, asked: int, for_ms: int, ends_at: datetime
+    ) -> None:
+        super().__init__(tenant=tenant, flavor="", resource=unit, limit=limit, held=spent + held, asked=asked)
+        self.spent = spent
+        self.for_ms = for_ms
+        self.ends_at = ends_at
+        self._words = (
+            f"the budget of {tenant} is {_amount(limit, unit)} in this period; {_amount(spent, unit)} are spent,"
+            f" {_amount(held, unit)} held by running jobs, and this one asks {_amount(asked, unit)}. The next period"
+            f" begins at {ends_at.isoformat(timespec='seconds')}; an operator may raise the budget, and a shorter"
+            " max_duration asks for less"
+        )
+
+    def __str__(self) -> str:
+        return self._words
+
+    @property
+    def numbers(self) -> dict[str, int | str]:
+        """As for every limit, with what is spent, for how long was asked, and when the period ends."""
+        ends_at = self.ends_at.isoformat(timespec="seconds")
+        return {**super().numbers, "spent": self.spent, "for_ms": self.for_ms, "period_ends_at": ends_at}
+
+
+def _amount(amount: int, unit: str) -> str:
+    hundredths = amount * 100 // (HOUR_MS if unit == GPU_MS else 1_000_000)
+    return f"{hundredths // 100}.{hundredths % 100:02d} {'GPU-hours' if unit == GPU_MS else 'dollars'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +318,33 @@ def check_budget(session: Session, levels: Sequence[Level], meter: Meter, more_m
                 _NEW_PERIOD,
                 {"tenant": row.tenant_id, "unit": row.unit, "spent": before, "started": period_start(row)},
             )
-        held = spent.posted - before + spent.pending
-        if asked > 0 and held + asked > row.amount:
-            raise LimitExceeded(
-                tenant=paths[row.tenant_id], flavor="", resource=row.unit, limit=row.amount, held=held, asked=asked
+        used = spent.posted - before
+        if asked > 0 and used + spent.pending + asked > row.amount:
+            raise BudgetExceeded(
+                tenant=paths[row.tenant_id],
+                unit=row.unit,
+                limit=row.amount,
+                spent=used,
+                held=spent.pending,
+                asked=asked,
+                for_ms=more_ms,
+                ends_at=period_start(row) + timedelta(seconds=row.period_s),
             )
+
+
+_LEFT = text(
+    """
+    SELECT tenants.path, budgets.unit, amount - coalesce(sum(pending), 0)::bigint - CASE
+        WHEN period_started_at + make_interval(secs => period_s) <= now() THEN 0
+        ELSE coalesce(sum(posted), 0)::bigint - spent_before END AS left_over
+    FROM budgets JOIN tenants ON tenants.id = budgets.tenant_id
+    LEFT JOIN accounts ON accounts.tenant_id = budgets.tenant_id AND accounts.unit = budgets.unit
+        AND accounts.kind IN ('gpu_time', 'money')
+    GROUP BY tenants.path, budgets.tenant_id, budgets.unit
+    """
+)
+
+
+def budgets_left(session: Session) -> dict[tuple[str, str], int]:
+    """(tenant path, unit) -> what new leases may still take of every budget."""
+    return {(row.path, row.unit): row.left_over for row in session.execute(_LEFT)}

@@ -39,7 +39,7 @@ _CLAIM = text(
     """
     UPDATE outbox SET due_at = now() + make_interval(secs => :claim_s), tries = tries + 1
     FROM (
-        SELECT id FROM outbox WHERE done_at IS NULL AND due_at <= now()
+        SELECT id FROM outbox WHERE done_at IS NULL AND due_at <= now() AND (kind = 'webhook') = :webhooks
         ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
     ) AS due
     WHERE outbox.id = due.id
@@ -54,6 +54,11 @@ _FAILED = text(
     WHERE id = :id AND done_at IS NULL
     """
 )
+_PUT_OFF = text(
+    "UPDATE outbox SET error = :error, due_at = now() + make_interval(secs => :delay_s)"
+    " WHERE id = :id AND done_at IS NULL"
+)
+_GIVE_UP = text("UPDATE outbox SET error = :error, done_at = now() WHERE id = :id AND done_at IS NULL")
 _PRUNE = text(
     """
     DELETE FROM outbox WHERE id IN (
@@ -75,9 +80,9 @@ def wake_arbiter(session: Session) -> None:
     session.execute(text("SELECT pg_notify('tidegate_work', '')"))
 
 
-def claim(session: Session, limit: int) -> tuple[OutboxItem, ...]:
-    """Due rows, oldest first, each to one relay; they come again after CLAIM_S unless done."""
-    rows = session.execute(_CLAIM, {"limit": limit, "claim_s": CLAIM_S}).all()
+def claim(session: Session, limit: int, *, webhooks: bool = False) -> tuple[OutboxItem, ...]:
+    """Due rows (webhooks, or all others), oldest first, each to one claimer; again after CLAIM_S unless done."""
+    rows = session.execute(_CLAIM, {"limit": limit, "claim_s": CLAIM_S, "webhooks": webhooks}).all()
     return tuple(
         OutboxItem(id=row.id, kind=row.kind, target=row.target, data=row.data, tries=row.tries)
         for row in sorted(rows, key=lambda row: row.id)
@@ -92,6 +97,16 @@ def done(session: Session, ids: Sequence[int]) -> None:
 def failed(session: Session, item_id: int, error: str) -> None:
     """Again later: 1, 2, 4 … up to MAX_DELAY_S seconds after the latest try."""
     session.execute(_FAILED, {"id": item_id, "error": plain(error[:MAX_ERROR]), "max_delay_s": MAX_DELAY_S})
+
+
+def put_off(session: Session, item_id: int, error: str, delay_s: int) -> None:
+    """Again in so many seconds."""
+    session.execute(_PUT_OFF, {"id": item_id, "error": plain(error[:MAX_ERROR]), "delay_s": delay_s})
+
+
+def give_up(session: Session, item_id: int, error: str) -> None:
+    """Never again: the row keeps why until it is pruned."""
+    session.execute(_GIVE_UP, {"id": item_id, "error": plain(error[:MAX_ERROR])})
 
 
 def prune(session: Session) -> None:

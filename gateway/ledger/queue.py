@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from gateway.ledger import arrays, theft
 from gateway.ledger.codec import queued_job
+from gateway.ledger.limits import budgets_left
 from policies.arrays import chunks
 from policies.snapshot import QueuedJob
 
@@ -18,7 +19,11 @@ CHUNK_LIMIT: Final = 1
 """Indexes in one chunk: no backend here has native arrays (ADR 6). One that declares `array` brings its own limit."""
 
 _VERSIONS = text(
-    "SELECT id, version, pending->>'token' AS token, pending->>'blocker' AS blocker FROM jobs WHERE state = 'QUEUED'"
+    """
+    SELECT id, version, pending->>'token' AS token, pending->>'blocker' AS blocker,
+        CASE WHEN pending->>'token' = 'BudgetExhausted' THEN pending->'numbers' END AS unpaid
+    FROM jobs WHERE state = 'QUEUED'
+    """
 )
 _JOBS = text(
     """
@@ -39,7 +44,8 @@ _ENDS = text("SELECT id, state FROM jobs WHERE id = ANY(:ids)")
 _ARRAYS = text(
     """
     SELECT jobs.id, tenants.path, principal, kind, klass, submitted_at, jobs.version, request, want_size, not_before,
-        want_hold, array_size, pending->>'token' AS token, pending->>'blocker' AS blocker
+        want_hold, array_size, pending->>'token' AS token, pending->>'blocker' AS blocker,
+        CASE WHEN pending->>'token' = 'BudgetExhausted' THEN pending->'numbers' END AS unpaid
     FROM jobs JOIN tenants ON tenants.id = jobs.tenant_id
     WHERE array_size IS NOT NULL AND NOT want_cancel AND state IN ('QUEUED', 'ADMITTED', 'RUNNING')
     """
@@ -103,7 +109,29 @@ def read(session: Session, memory: QueueMemory) -> Queue:
     )
     arrays = session.execute(_ARRAYS).mappings().all()
     waits.update({str(row["id"]): (row["token"], row["blocker"]) for row in arrays})
-    return Queue((*whole, *_chunks(session, arrays)), waits)
+    unpaid = {str(row["id"]): row["unpaid"] for row in (*(row._mapping for row in rows), *arrays) if row["unpaid"]}  # noqa: SLF001  (the documented name)
+    return Queue(tuple(_unpaid(session, [*whole, *_chunks(session, arrays)], unpaid)), waits)
+
+
+def _unpaid(
+    session: Session, jobs: Sequence[QueuedJob], told: Mapping[str, Mapping[str, int | str]]
+) -> Sequence[QueuedJob]:
+    """The jobs, those marked that no budget paid for when the ledger last asked and that none pays for now."""
+    if not told:
+        return jobs
+    left = budgets_left(session)
+    marked = []
+    for job in jobs:
+        numbers = told.get(job.id.partition("/")[0])
+        marked.append(job if numbers is None or _paid(job, numbers, left) else replace(job, over_budget=numbers))
+    return marked
+
+
+def _paid(job: QueuedJob, told: Mapping[str, int | str], left: Mapping[tuple[str, str], int]) -> bool:
+    """Whether what it was told may be so no more: the ledger has the word. A changed duration is another question."""
+    budget = left.get((str(told.get("tenant")), str(told.get("resource"))))
+    changed = job.max_duration_ms not in {None, told.get("for_ms")}
+    return budget is None or changed or int(told.get("asked", 0)) <= budget
 
 
 def chunk_key(job_id: UUID | str, chunk: int) -> str:

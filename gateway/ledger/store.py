@@ -118,6 +118,17 @@ class PostgresStore:
         """See Store."""
         in_transaction(self._engine, lambda s: outbox.failed(s, item_id, error))
 
+    def claim_webhooks(self, limit: int) -> Sequence[OutboxItem]:
+        """See Store."""
+        return in_transaction(self._engine, lambda s: outbox.claim(s, limit, webhooks=True))
+
+    def webhook_failed(self, item_id: int, error: str, delay_s: int | None) -> None:
+        """See Store."""
+        if delay_s is None:
+            in_transaction(self._engine, lambda s: outbox.give_up(s, item_id, error))
+        else:
+            in_transaction(self._engine, lambda s: outbox.put_off(s, item_id, error, delay_s))
+
     # -- attempt --------------------------------------------------------------------------------------------------
     def load_attempt(self, attempt_id: str) -> AttemptView | None:
         """See Store."""

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Row, Table, func, null, select, update
 from sqlalchemy.orm import Session
 
-from gateway.ledger import events
+from gateway.ledger import events, hooks
 from gateway.ledger.tables import metadata
 from policies.states import ATTEMPT_EDGES, JOB_EDGES, LEASE_EDGES, predecessors
 from policies.vocabulary import AttemptState, JobState, LeaseState
@@ -54,6 +54,7 @@ def move_job(
     if row is None:
         return False
     events.insert(session, job_id, row.tenant_id, to, reason=reason, data=data)
+    hooks.owe(session, row, data)
     return True
 
 

@@ -68,6 +68,7 @@ class AsyncClient:
     logs = AsyncStream(job_calls.logs)
 
     whoami = AsyncCall(operator_calls.whoami)
+    webhook_secret = AsyncCall(operator_calls.webhook_secret)
     set_quota = AsyncCall(operator_calls.set_quota)
     set_budget = AsyncCall(operator_calls.set_budget)
     delete_budget = AsyncCall(operator_calls.delete_budget)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tidegate.client.calls import Call, Listing, get, given, model, nothing, segment, send, tenant_path, with_tag
 from tidegate.wire.enums import BudgetUnit
-from tidegate.wire.governance import BudgetDoc, BudgetView, OwnerDoc
+from tidegate.wire.governance import BudgetDoc, BudgetView, OwnerDoc, WebhookSecret
 from tidegate.wire.operator import (
     AllowanceDoc,
     ApplyRequest,
@@ -36,6 +36,11 @@ from tidegate.wire.operator import (
 def whoami() -> Call[Me]:
     """Who the token says one is."""
     return get("/v1/me", Me)
+
+
+def webhook_secret(*, tenant: str | None = None) -> Call[WebhookSecret]:
+    """What the webhooks of a tenant's jobs are signed with; `tidegate.webhook.verify` takes it."""
+    return get("/v1/webhooks/secret", WebhookSecret, {"tenant": tenant})
 
 
 def usage(*, tenant: str | None = None) -> Listing[UsageView]:

@@ -68,6 +68,7 @@ class Client:
     logs = SyncStream(job_calls.logs)
 
     whoami = SyncCall(operator_calls.whoami)
+    webhook_secret = SyncCall(operator_calls.webhook_secret)
     set_quota = SyncCall(operator_calls.set_quota)
     set_budget = SyncCall(operator_calls.set_budget)
     delete_budget = SyncCall(operator_calls.delete_budget)

@@ -52,6 +52,13 @@ class BudgetView(Loose):
     etag: str
 
 
+class WebhookSecret(Loose):
+    """What signs the webhooks of a tenant's jobs."""
+
+    tenant: str
+    secret: str = Field(repr=False)
+
+
 class OwnerPage(Page):
     """Whose direct use counts for whom."""
 

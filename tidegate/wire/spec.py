@@ -7,11 +7,12 @@ ignored.
 import re
 from math import gcd, lcm
 from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from tidegate.wire.base import Wire
-from tidegate.wire.enums import CapacityWish, JobKind, Launcher, PriorityClass, SignalName
+from tidegate.wire.enums import CapacityWish, JobKind, JobState, Launcher, PriorityClass, SignalName
 from tidegate.wire.units import Bytes, Milli, Seconds
 
 MAX_NAME: Final = 200
@@ -22,6 +23,7 @@ RESERVED_ENV: Final = ("SLURM_", "SBATCH_", "SRUN_", "TIDEGATE_", "LD_")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 # NUL and lone surrogates: no text column holds them, no process receives them, no UTF-8 carries the latter.
 NOT_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
+_URL_TEXT: Final = re.compile(r"[!-~]{1,2048}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./@+]{0,61}[A-Za-z0-9])?")
 
 
@@ -186,6 +188,33 @@ class Sla(Wire):
     max_queue: Seconds | None = None
 
 
+def _hook_url(value: str) -> str:
+    if not _URL_TEXT.fullmatch(value):
+        raise ValueError("write an https URL in printable ASCII without spaces, up to 2048 letters")
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        raise ValueError("no URL that can be read; write https://host/path") from None
+    if parts.scheme != "https" or not parts.hostname or port == 0:
+        raise ValueError("webhooks go to https:// URLs alone, with a host")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise ValueError("no user, password or fragment in a webhook's URL; every delivery is signed instead")
+    return value
+
+
+class Notify(Wire):
+    """Where word of the job goes, and at which of its states. See docs/WEBHOOKS.md."""
+
+    url: Annotated[str, AfterValidator(_hook_url)]
+    on: Annotated[tuple[JobState, ...], Field(min_length=1, max_length=16)] = (
+        JobState.SUCCEEDED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.REJECTED,
+    )
+
+
 class JobSpec(Wire):
     """The wish. Either `groups`, or `num_nodes` equal members of `resources` running `run`."""
 
@@ -216,6 +245,7 @@ class JobSpec(Wire):
     min_runtime: Seconds = 0
     sla: Sla = Sla()
     gang_timeout: Seconds | None = Field(default=600)
+    notify: tuple[Notify, ...] = Field(default=(), max_length=4)
     labels: Labels = Field(default_factory=dict)
 
     @field_validator("name")

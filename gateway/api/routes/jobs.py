@@ -27,6 +27,7 @@ from gateway.ledger.submit import KeyConflictError, NewJob, SubmitResult, body_d
 from gateway.ledger.tables.access import IdempotencyKey
 from gateway.queries import jobs
 from gateway.queries.config import Config
+from gateway.webhooks.addresses import networks
 from tidegate.wire import job as wire
 from tidegate.wire.enums import JobState
 from tidegate.wire.problem import FieldProblem
@@ -144,9 +145,9 @@ def _refusals(
             ("invalid", FieldProblem(field="tenant", detail=f"no tenant {tenant!r} that you may use", remedy=remedy))
         ]
     found: list[tuple[str, FieldProblem]] = []
-    now = deps.clock()
+    now, allow = deps.clock(), networks(deps.settings.webhook_allow)
     for wish in wishes:
-        of_one = admission.refusals(wish.spec, tenant, config, now)
+        of_one = admission.refusals(wish.spec, tenant, config, now, allow=allow)
         of_one += _bad_references(session, deps, caller, wish.spec, tenant_id)
         found += [
             (slug, p.model_copy(update={"field": f"{wish.prefix}.{p.field}"}) if wish.prefix else p)

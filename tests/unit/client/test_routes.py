@@ -12,6 +12,7 @@ from tidegate.client import job_calls, operator_calls
 from tidegate.client.calls import Call, Listing, query_of
 from tidegate.client.follow import Follow
 from tidegate.wire.enums import JobState, Resource, Role
+from tidegate.wire.governance import BudgetDoc
 from tidegate.wire.operator import OPERATOR_DOC, Grant, QuotaDoc, TokenRequest
 from tidegate.wire.spec import JobSpec
 
@@ -28,6 +29,7 @@ OBJECTS = [
     {"kind": "backend", "name": "b", "type": "local"},
     {"kind": "pool", "name": "p", "backend": "b", "flavor": "f"},
     {"kind": "storage", "tenant": "acme", "name": "s", "prefix": "s3://x"},
+    {"kind": "owner", "tenant": "acme", "backend": "b", "owner": "lab_7"},
     {"kind": "allowance", "tenant": "acme/nlp", "priority": "P1", "gpu_hours": 1},
 ]
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
@@ -41,6 +43,8 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "events": ((JOB,), {"after": 7}),
     "logs": ((JOB,), {"rank": 1, "attempt": 2, "index": 3, "offset": 4, "follow": True}),
     "set_quota": ((QUOTA,), {"etag": "x"}),
+    "set_budget": ((BudgetDoc(tenant="acme/nlp", amount=5),), {"etag": "x"}),
+    "delete_budget": (("acme/nlp",), {}),
     "drain": (("b",), {}),
     "forget_backend": (("b", "burnt"), {"force": True}),
     "delete_document": (("pool", "p"), {}),
@@ -54,7 +58,7 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     ),
     "revoke_grant": ((1,), {}),
 }
-OF_TENANT = "usage credits statement quotas storages allowances tokens grants audit"
+OF_TENANT = "webhook_secret usage credits statement quotas budgets owners storages allowances tokens grants audit"
 BARE = "whoami tenants flavors pools backends"
 OF_JOB = "get_job hold unhold checkpoint requeue explain attempts tasks past_events"
 

@@ -1,0 +1,1 @@
+"""Delivery of webhooks: to whom, over what, signed how (DESIGN §8)."""
