@@ -50,6 +50,7 @@ class LocalBackend(Operations):
             checkpoint_signal=True,
             site_files=SiteFiles.MOUNT,
             gang=True,
+            resize=True,
             spot_notices=True,
             node_sharing=True,
             logs=True,
@@ -140,6 +141,15 @@ class LocalBackend(Operations):
                 return
             body = {"launch": record.key, "kind": kind.value, "grace_s": deadline_s, "ranks": None}
             self.machines.call_all(self.launcher.instances(record), "POST", "/notice", body)
+
+    def resize(self, handle: Handle, group: str, replicas: int, nodes: Sequence[str] = ()) -> None:
+        """`backends.port.Resizes`."""
+        with self._asking(), self.files.launch_lock(handle.key):
+            record = self.files.record(handle.key, private=True)
+            if record is None:
+                raise Refused(f"{self._name}: {handle.key} is not known, or was aborted", reason=Reason.LOST)
+            with self._effect():
+                self.resizer.resize(record, group, replicas, nodes)
 
     def list_owned(self) -> Sequence[Owned]:
         with self._asking():

@@ -140,6 +140,11 @@ class Files:
         """It runs nowhere: seats and ports are free. The file stays, so that its change is seen."""
         write_json(self.root / "launches" / key / "placement.json", {"seats": []})
 
+    def rewrite(self, record: Record, request: LaunchRequest) -> None:
+        """The launch has other members from now on."""
+        document = {"request": encode(request), "created_at": record.created_at, "uid": record.uid}
+        write_json(self.root / "launches" / record.key / "launch.json", document)
+
     def write_stop(self, key: str, stop: Stop) -> None:
         """That it is to stop."""
         write_json(self.root / "launches" / key / "stop.json", asdict(stop))

@@ -15,7 +15,7 @@ from backends.local.config import LocalPool
 from backends.local.files import locked
 from backends.local.folders import make_for
 from backends.local.machines import Machines
-from backends.local.placing import NOTHING, Slot, choose_port, foreign_shares, place, slot
+from backends.local.placing import NOTHING, Seat, Slot, choose_port, foreign_shares, place, slot
 from backends.local.records import InstanceView, Placement, Record
 from backends.local.render import member_specs
 
@@ -81,10 +81,17 @@ class Launcher:
                 found[node] = slot(node, pool.name, pool.per_node, foreign, is_open=self.is_open(node))
         for record in self.placed():
             if record.key != without and record.placement is not None:
-                for seat in record.placement.seats:
+                for seat in self._held(record, record.placement):
                     if seat.node in found:
                         found[seat.node].take(seat)
         return list(found.values())
+
+    def _held(self, record: Record, placement: Placement) -> Iterable[Seat]:
+        """Seats that are taken: a member that a resize has told to go keeps its own until it has ended."""
+        yield from (*placement.seats, *placement.joining)
+        if placement.leaving:
+            statuses = self.machines.statuses(record)
+            yield from (s for s in placement.leaving if statuses.get(s.rank, {}).get("state") != "ended")
 
     def placed(self) -> Iterable[Record]:
         """Live launches that hold seats."""
@@ -155,13 +162,14 @@ class Launcher:
         with ExitStack() as locks:  # In the order of their names, as everybody takes them.
             for node in sorted({seat.node for seat in placement.seats}):
                 locks.enter_context(locked(self.files.slot_lock(node), self.config.timeout_s / 2))
-                chosen[node] = self.machines.begin(self._pool_of(node), node)
+                chosen[node] = self.machines.begin(self.pool_of(node), node)
             self.machines.wait(chosen.values(), self.config.timeout_s / 2)
         placement = replace(placement, instances=chosen)
         self.files.write_placement(record.key, placement)
         return placement
 
-    def _pool_of(self, node: str) -> LocalPool:
+    def pool_of(self, node: str) -> LocalPool:
+        """The pool of a node."""
         return next(pool for pool in self.config.pools if node in pool.slots)
 
     def _lost_one(self, placement: Placement) -> bool:

@@ -108,7 +108,8 @@ class Machines:
     def statuses(self, record: Record) -> dict[int, dict[str, Any]]:
         """rank → what its agent last wrote, without asking anybody: agents may be busy, or dead."""
         found = {}
-        for seat in record.placement.seats if record.placement and record.placement.instances else ():
+        placement = record.placement
+        for seat in (*placement.seats, *placement.leaving) if placement and placement.instances else ():
             value = read_json(self._status_path(record, seat.rank))
             if value is not None:
                 found[seat.rank] = value
@@ -118,7 +119,8 @@ class Machines:
         """When any of it last changed on disk."""
         if record.placement is None or not record.placement.instances:
             return record.changed_us
-        paths = [self._status_path(record, seat.rank) for seat in record.placement.seats]
+        seats = (*record.placement.seats, *record.placement.leaving)
+        paths = [self._status_path(record, seat.rank) for seat in seats]
         paths += [self.root / name / "state.json" for name in record.placement.instances.values()]
         return max(record.changed_us, *(mtime_ns(path) // 1000 for path in paths))
 

@@ -21,6 +21,7 @@ from backends.local.looking import Looker
 from backends.local.machines import Machines
 from backends.local.records import InstanceView
 from backends.local.render import HOST
+from backends.local.resizing import Resizer
 from policies.snapshot import Resources
 
 REACH: Final = 0o001  # others may pass
@@ -38,6 +39,7 @@ class Operations:
         self.machines = Machines(self.files)
         self.launcher = Launcher(self.files, self.machines, _port_free)
         self.looker = Looker(name, self.files, self.machines, self.launcher)
+        self.resizer = Resizer(self.files, self.machines, self.launcher, self.looker)
         self.keeper = Keeper(self.files, self.machines, self.launcher)
         self._opened = False
 

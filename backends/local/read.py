@@ -163,10 +163,11 @@ def _phase(record: Record, statuses: Mapping[int, Status]) -> Phase:
         return Phase.ENDED
     if record.placement is None:
         return Phase.PREPARED
-    whole = record.placement.started and all(
+    # Once it ran, members that come later do not make it wait again.
+    whole = record.placement.resized or all(
         statuses.get(seat.rank, {}).get("state", "starting") != "starting" for seat in record.placement.seats
     )
-    return Phase.RUNNING if whole else Phase.PENDING
+    return Phase.RUNNING if record.placement.started and whole else Phase.PENDING
 
 
 def _departure(rank: int, node: str, status: Status, instance: InstanceView) -> Departure:

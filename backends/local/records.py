@@ -1,6 +1,6 @@
 """What stands on disk about launches, slots and instances, as typed values. Parsing only; `client` does the reading."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,11 @@ from policies.vocabulary import Reason
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a launch runs. `started`: every member was given to its agent."""
+    """Where a launch runs. `started`: every member was given to its agent.
+
+    leaving: seats of members that a resize has told to go. joining: of those that it is just starting. resized: members
+    have come or gone since it began.
+    """
 
     seats: tuple[Seat, ...]
     instances: Mapping[str, str]  # node -> instance id
@@ -23,10 +27,13 @@ class Placement:
     secret: str  # of the gang's heartbeats
     at: float
     started: bool = False
+    leaving: tuple[Seat, ...] = ()
+    joining: tuple[Seat, ...] = ()
+    resized: bool = False
 
     def instance_of(self, rank: int) -> str:
         """The instance that has the member."""
-        return self.instances[next(seat.node for seat in self.seats if seat.rank == rank)]
+        return self.instances[next(seat.node for seat in (*self.seats, *self.leaving) if seat.rank == rank)]
 
     def ranks_on(self, instance: str) -> tuple[int, ...]:
         """The members of an instance."""
@@ -117,11 +124,15 @@ def placement_from_json(value: dict[str, Any] | None) -> Placement | None:
     """None where the launch holds no place, or gave it back."""
     if value is None or not value["seats"]:
         return None
-    seats = tuple(
+    parts: dict[str, Any] = {name: _seats(value[name]) for name in ("seats", "leaving", "joining") if name in value}
+    return Placement(**{**value, **parts})
+
+
+def _seats(value: Iterable[Mapping[str, Any]]) -> tuple[Seat, ...]:
+    return tuple(
         Seat(seat["rank"], seat["node"], tuple(seat["gpus"]), seat["share"], Resources(**seat["amount"]))
-        for seat in value["seats"]
+        for seat in value
     )
-    return Placement(**{**value, "seats": seats})
 
 
 def ended_to_json(ended: Ended) -> dict[str, Any]:

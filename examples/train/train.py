@@ -1,8 +1,9 @@
 """Data-parallel training of a small network with NumPy that survives revocation without losing a bit.
 
 Every rank works on its slice of each batch; gradients are summed in rank order over one TCP connection per rank. Model,
-optimizer, noise generators and position are saved, so that an interrupted run ends with exactly the loss of an unbroken
-one. Environment: STEPS, STEP_MS (pace, for demonstrations), SAVE_EVERY, SEED.
+optimizer, noise generator and position are saved, so that an interrupted run ends with exactly the loss of an unbroken
+one. The batch belongs to the step and not to the ranks, so that a run may go on with more or fewer of them: the sums
+then differ in the last bits only. Environment: STEPS, STEP_MS (pace, for demonstrations), SAVE_EVERY, SEED.
 """
 
 import io
@@ -128,16 +129,16 @@ def gradients(model, inputs, targets):
 class State:
     """Everything that the next step depends on."""
 
-    def __init__(self, rank):
+    def __init__(self):
         source = np.random.default_rng((SEED, 1))
         self.model = {name: source.standard_normal(shape) / 4 for name, shape in SHAPES.items()}
         self.first = {name: np.zeros(shape) for name, shape in SHAPES.items()}
         self.second = {name: np.zeros(shape) for name, shape in SHAPES.items()}
-        self.noise = np.random.default_rng((SEED, 2, rank))
+        self.noise = np.random.default_rng((SEED, 2))  # the same on every rank: each draws for the whole batch
 
-    def update(self, step, flat):
+    def update(self, step, flat, scale):
         """Adam with a warm-up and a cosine decay."""
-        rate = PEAK_RATE * min(1.0, (step + 1) / 20) * 0.5 * (1 + np.cos(np.pi * step / STEPS))
+        rate = scale * PEAK_RATE * min(1.0, (step + 1) / 20) * 0.5 * (1 + np.cos(np.pi * step / STEPS))
         offset = 0
         for name, shape in SHAPES.items():
             size = int(np.prod(shape))
@@ -150,7 +151,7 @@ class State:
             self.model[name] = self.model[name] - rate * first / (np.sqrt(second) + 1e-8)
 
     def files(self, rank):
-        """What this rank saves: its noise generator, and on rank 0 the replicated state."""
+        """What this rank saves. All of it is replicated, so any number of ranks may begin from what rank 0 saved."""
         files = {"rng.json": json.dumps(self.noise.bit_generator.state).encode()}
         if rank == 0:
             arrays = {
@@ -161,11 +162,11 @@ class State:
             files["state.npz"] = lambda file: np.savez(file, **arrays)
         return files
 
-    def load(self, found, rank):
+    def load(self, found):
         with np.load(io.BytesIO(found.file("state.npz").read_bytes())) as arrays:
             for kind, group in (("model", self.model), ("first", self.first), ("second", self.second)):
                 group.update({name: arrays[f"{kind}.{name}"] for name in SHAPES})
-        self.noise.bit_generator.state = json.loads(found.file("rng.json", rank).read_text())
+        self.noise.bit_generator.state = json.loads(found.file("rng.json").read_text())
 
 
 def say(text):
@@ -176,17 +177,23 @@ def main():
     ctx = job.context()
     store = job.checkpoints() if ctx.checkpoint_url else None
     inputs, targets = dataset()
-    state = State(ctx.rank)
+    state = State()
     found = store.resume() if store else None
     if found:
-        state.load(found, ctx.rank)
+        state.load(found)
         say(f"rank {ctx.rank}: resumed from step {found.step} of attempt {found.attempt}")
+    if ctx.target_replicas:
+        say(f"rank {ctx.rank} of {ctx.world_size}: {ctx.grad_accum} micro-batches, rate times {ctx.lr_scale:g}")
     ring = Ring(ctx)
     for step in range(found.step + 1 if found else 0, STEPS):
-        mine = batch_of(step)[ctx.rank :: ctx.world_size]
-        noisy = inputs[mine] + 0.01 * state.noise.standard_normal((len(mine), INPUTS))
-        flat = ring.total(gradients(state.model, noisy, targets[mine]))
-        state.update(step, flat)
+        whole = batch_of(step)
+        noisy = inputs[whole] + 0.01 * state.noise.standard_normal((BATCH, INPUTS))
+        mine = np.arange(BATCH)[ctx.rank :: ctx.world_size]
+        parts = np.array_split(
+            mine, ctx.grad_accum
+        )  # at half the size each rank does twice as many, as large as before
+        flat = ring.total(sum(gradients(state.model, noisy[part], targets[whole[part]]) for part in parts))
+        state.update(step, flat, ctx.lr_scale)
         time.sleep(STEP_S)
         if ctx.rank == 0 and (step % 10 == 0 or step == STEPS - 1):
             say(f"step {step} loss={flat[-1]:.6f}")
@@ -194,7 +201,8 @@ def main():
         stop = job.should_stop(step)
         due = job.should_save(step) or (step + 1) % SAVE_EVERY == 0 or step == STEPS - 1
         if store and (stop or due):
-            store.save(step, state.files(ctx.rank), parts=PARTS, parallelism={"dp": ctx.world_size})
+            layout = {"tp": 1, "pp": 1, "dp": ctx.world_size}
+            store.save(step, state.files(ctx.rank), parts=PARTS, parallelism=layout, reshardable=True)
             store.prune(keep=2)
         if stop and step < STEPS - 1:
             say(f"rank {ctx.rank}: told to leave, {'saved' if store else 'nothing saved'} after step {step}")

@@ -28,6 +28,7 @@ class FakeWorld:
         self.cluster = FakeCluster({self.pool: equal_nodes(self.pool, self.nodes, gpus=2)})
         self.cluster.on_run = self._run
         self.cluster.on_told = self._told
+        self.cluster.on_join = self._joined
         self._foreign = Resources()
 
     def backend(self, gateway: str = "gw") -> Backend:
@@ -95,6 +96,10 @@ class FakeWorld:
                 self.cluster.finish(key, member.rank, int(arguments[0]))
             elif program == Program.FAIL_RANK and member.rank == int(arguments[0]):
                 self.cluster.finish(key, member.rank, int(arguments[1]))
+
+    def _joined(self, key: str, ranks: tuple[int, ...]) -> None:
+        for rank in ranks:
+            self.cluster.write(key, rank, b"started\n")
 
     def _variables(self, key: str, rank: int, names: list[str]) -> list[str]:
         environment = {"PATH": "/usr/bin", **self.cluster.launches[key].environment(rank)}

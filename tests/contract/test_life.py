@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from backends.errors import OutcomeUnknown
-from backends.port import Backend, Checkpoints, Resizes
+from backends.port import Backend, Checkpoints
 from backends.types import Handle, NoticeKind, Phase, StopMode
 from policies.reasons import verdict
 from policies.vocabulary import AttemptState, Reason
@@ -143,18 +143,6 @@ def test_a_checkpoint_request_reaches_every_member_and_stops_none(
     handle = running(backend, launch(harness, Program.HEAR, replicas=3))
     backend.notify(handle, NoticeKind.CHECKPOINT, 30)
     eventually(lambda: list(harness.told(backend, handle)) == [0, 1, 2], what="all three to be told")
-    assert look(backend, handle).phase is Phase.RUNNING
-
-
-@pytest.mark.clause("resize ends at the asked size or at the old one")
-def test_a_resize_ends_at_the_asked_size_or_at_the_old_one(
-    harness: Harness, backend: Backend, require: Require
-) -> None:
-    require("resize")
-    assert isinstance(backend, Resizes)
-    handle = running(backend, launch(harness, Program.STAY, replicas=3))
-    backend.resize(handle, "workers", 2)
-    eventually(lambda: look(backend, handle).ready in {2, 3})
     assert look(backend, handle).phase is Phase.RUNNING
 
 

@@ -35,6 +35,7 @@ CAPABILITIES = Capabilities(
     checkpoint_signal=True,
     site_files=SiteFiles.MOUNT,
     gang=True,
+    resize=True,
     spot_notices=True,
     node_sharing=True,
     logs=True,
@@ -136,6 +137,13 @@ class FakeBackend:
         with self.cluster.faults.around("notify"):
             if handle.key in self.cluster.launches:
                 self.cluster.tell(handle.key, kind, deadline_s)
+
+    def resize(self, handle: Handle, group: str, replicas: int, nodes: Sequence[str] = ()) -> None:
+        self._called("resize", handle.key)
+        with self.cluster.faults.around("resize"):
+            if handle.key not in self.cluster.launches:
+                raise Refused(f"{self._name}: {handle.key} is not known", reason=Reason.LOST)
+            self.cluster.resize(handle.key, group, replicas, tuple(nodes))
 
     def list_owned(self) -> Sequence[Owned]:
         with self.cluster.faults.around("list_owned"), self.cluster.changed:

@@ -91,6 +91,7 @@ class FakeCluster:
         self.launches: dict[str, Launch] = {}
         self.calls: list[tuple[str, str]] = []
         self.on_run: Callable[[str], None] | None = None  # members act: called when a launch begins to run
+        self.on_join: Callable[[str, tuple[int, ...]], None] | None = None  # members that come under a running launch
         self.on_told: Callable[[str, NoticeKind], None] | None = None  # and when they are told something
         self.changed = Condition()
         self.changes: list[str] = []  # keys in the order of their changes: the watch's cursor counts them
@@ -133,6 +134,38 @@ class FakeCluster:
             self.launches[key].told.append((kind, deadline_s))
             if self.on_told:
                 self.on_told(key, kind)
+
+    def resize(self, key: str, name: str, replicas: int, nodes: tuple[str, ...]) -> None:
+        """Another number of members under a launch: the last go at once, or new ones come; else NoCapacity."""
+        with self.changed:
+            launch = self.launches[key]
+            group = next(group for group in launch.request.groups if group.name == name)
+            if launch.phase is Phase.ENDED or replicas == group.replicas:
+                return
+            before = launch.request
+            changed = replace(group, replicas=replicas, nodes=nodes)
+            groups = tuple(changed if each is group else each for each in before.groups)
+            count = before.num_nodes - group.replicas + replicas
+            launch.request = replace(before, groups=groups, num_nodes=count)
+            if launch.phase in {Phase.PENDING, Phase.RUNNING} and replicas > group.replicas:
+                self._add_members(launch, before)
+            launch.nodes = {rank: node for rank, node in launch.nodes.items() if rank in launch.ranks}
+            launch.codes = {rank: code for rank, code in launch.codes.items() if rank in launch.ranks}
+            self._touch(key)
+
+    def _add_members(self, launch: Launch, before: LaunchRequest) -> None:
+        known = dict(launch.nodes)
+        launch.nodes = {}  # placed anew together: those that stay keep their nodes by being asked for them
+        try:
+            placed = self._place(launch)
+        except NoCapacity:
+            launch.request, launch.nodes = before, known
+            raise
+        launch.nodes = {**placed, **known}
+        fresh = tuple(rank for rank in launch.ranks if rank not in known)
+        launch.logs.update(dict.fromkeys(fresh, b""))
+        if self.on_join:
+            self.on_join(launch.request.key, fresh)
 
     # What a test does
 

@@ -151,10 +151,10 @@ class Members:
             else:
                 self.notice(launch, revocation.kind, grace_s)
 
-    def remove(self, launch: str) -> List[int]:
-        """Kill what lives and remove every trace; the ranks that are gone. Idempotent."""
-        chosen = self._of(launch, None)
-        self.stop(launch, "stop", 0.0, 0.0)
+    def remove(self, launch: str, ranks: Optional[List[int]] = None) -> List[int]:
+        """Kill what lives (of these ranks, or all) and remove every trace; the ranks that are gone. Idempotent."""
+        chosen = self._of(launch, ranks)
+        self.stop(launch, "stop", 0.0, 0.0, ranks)
         deadline = time.monotonic() + REMOVE_WAIT_S
         removed = []
         for rank, member in chosen:

@@ -154,7 +154,11 @@ def _stop(server: ControlServer, _query: Dict[str, str], body: Any) -> Answer:
 
 
 def _remove(server: ControlServer, query: Dict[str, str], _body: Any) -> Answer:
-    return 200, {"removed": server.members.remove(spec.launch_name(query.get("launch")))}
+    ranks = query.get("ranks")
+    if ranks is not None and not all(rank.isdigit() for rank in ranks.split(",")):
+        raise spec.SpecError("ranks", "must be ranks with commas between")
+    chosen = None if ranks is None else [int(rank) for rank in ranks.split(",")]
+    return 200, {"removed": server.members.remove(spec.launch_name(query.get("launch")), chosen)}
 
 
 def _health(server: ControlServer, _query: Dict[str, str], _body: Any) -> Answer:

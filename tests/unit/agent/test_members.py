@@ -289,3 +289,15 @@ def test_a_notice_that_cannot_be_written_is_still_signalled(agent: Agent) -> Non
     agent.call("POST", "/notice", {"launch": "tg-1", "kind": "checkpoint"})
     assert agent.reaches("ended", "tg-1")["exit_code"] == 0
     assert "the notice could not be written" in agent.log("tg-1")
+
+
+def test_one_rank_of_a_launch_is_removed_and_may_be_started_again(agent: Agent) -> None:
+    for rank in (0, 1):
+        agent.start("tg-1", rank=rank, script="echo $TIDEGATE_NODE_RANK; sleep 600")
+    status, answer = agent.call("DELETE", "/members?launch=tg-1&ranks=1")
+    assert (status, answer) == (200, {"removed": [1]})
+    assert [member["rank"] for member in agent.call("GET", "/members")[1]["members"]] == [0]
+    agent.start("tg-1", rank=1, script="exit 3")
+    assert agent.reaches("ended", "tg-1", rank=1)["exit_code"] == 3
+    status, answer = agent.call("DELETE", "/members?launch=tg-1&ranks=one")
+    assert (status, answer["error"]["field"]) == (400, "ranks")

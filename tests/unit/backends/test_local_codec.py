@@ -50,6 +50,9 @@ FULL = LaunchRequest(
     max_duration_s=13,
     num_nodes=14,
     master_addr="10.0.0.1",
+    target_replicas=7,
+    grad_accum=2,
+    lr_scale="3/4",
     array_index=0,
 )
 

@@ -20,14 +20,14 @@ TRAIN = ROOT / "examples" / "train" / "train.py"
 
 
 class Run:
-    """Two ranks of one attempt as local processes."""
+    """The ranks of one attempt as local processes."""
 
-    def __init__(self, folder: Path, attempt: int, **env: str) -> None:
+    def __init__(self, folder: Path, attempt: int, ranks: int = 2, **env: str) -> None:
         self.folder = folder / f"run-{attempt}"
         self.folder.mkdir(parents=True)
         port = free_port()
         self.processes = []
-        for rank in (0, 1):
+        for rank in range(ranks):
             with self.log(rank).open("w") as out:
                 self.processes.append(
                     subprocess.Popen(
@@ -43,7 +43,7 @@ class Run:
                             "MASTER_ADDR": "127.0.0.1",
                             "MASTER_PORT": str(port),
                             "TIDEGATE_NODE_RANK": str(rank),
-                            "TIDEGATE_NUM_NODES": "2",
+                            "TIDEGATE_NUM_NODES": str(ranks),
                             "TIDEGATE_ATTEMPT": str(attempt),
                             "TIDEGATE_CHECKPOINT_URL": str(folder / "ck" / f"attempt-{attempt}"),
                             "TIDEGATE_NOTICE_FILE": str(self.folder / f"notice-{rank}.json"),
@@ -78,8 +78,8 @@ class Run:
 
 
 @contextmanager
-def run(folder: Path, attempt: int, **env: str) -> Iterator[Run]:
-    found = Run(folder, attempt, **env)
+def run(folder: Path, attempt: int, ranks: int = 2, **env: str) -> Iterator[Run]:
+    found = Run(folder, attempt, ranks, **env)
     try:
         yield found
     finally:
@@ -135,3 +135,18 @@ def test_interrupted_three_times_and_asked_to_save_in_between(tmp_path: Path, un
     with run(tmp_path, 4) as last:
         assert last.codes() == [0, 0]
         assert last.loss() == unbroken
+
+
+def test_a_run_that_goes_on_with_fewer_ranks_and_then_with_more_ends_with_the_same_loss(
+    tmp_path: Path, unbroken: str
+) -> None:
+    sizes = ((1, 4, 10, {}), (2, 2, 30, {"TIDEGATE_TARGET_REPLICAS": "2", "TIDEGATE_GRAD_ACCUM": "2"}))
+    for attempt, ranks, step, told in sizes:
+        with run(tmp_path, attempt, ranks, STEP_MS="20", **told) as part:
+            part.reaches(step)
+            part.notice(ranks - 1, "resize")
+            assert part.codes() == [75] * ranks
+    with run(tmp_path, 3, 4, TIDEGATE_TARGET_REPLICAS="4", TIDEGATE_LR_SCALE="1") as last:
+        assert last.codes() == [0, 0, 0, 0]
+        assert "of attempt 2" in last.log(3).read_text()
+        assert float(last.loss()) == pytest.approx(float(unbroken), rel=1e-9)
