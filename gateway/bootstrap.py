@@ -21,6 +21,7 @@ from gateway.api.deps import Deps
 from gateway.directory import BackendDirectory
 from gateway.ledger.engine import make_engine
 from gateway.ledger.store import PostgresStore
+from gateway.queries.config import Configs
 from gateway.settings import Settings
 from gateway.webhooks.sending import Sender
 from gateway.webhooks.signing import key_of
@@ -83,6 +84,7 @@ def api(settings: Settings) -> FastAPI:
             cursor_key=cursor_key(settings),
             backends=directory_of(settings, engine),
             plan=planner(settings),
+            configs=Configs(queue_limit=settings.queue_limit),
         )
     )
 

@@ -41,6 +41,9 @@ class Settings(BaseSettings):
     cursor_key: SecretStr | None = Field(
         default=None, description="Key that signs page cursors; empty: made at first use and kept in the database."
     )
+    queue_limit: int = Field(
+        default=0, ge=0, description="Waiting jobs of a tenant without a queue_limit of its own; 0: any number."
+    )
     cycle_idle_s: float = Field(default=1.0, gt=0, le=60, description="Longest pause between two cycles.")
     cycle_debounce_ms: int = Field(default=50, ge=0, le=5000, description="Pause that gathers wake-ups into one cycle.")
     capacity_every_s: float = Field(default=2.0, gt=0, le=3600, description="How often each pool's capacity is read.")

@@ -16,11 +16,22 @@ from gateway.ledger import estate
 from gateway.ledger.tables.access import ClassAllowance, Storage, Tenant
 from gateway.ledger.tables.capacity import NodeRow
 from gateway.ledger.tables.capacity import Pool as PoolRow
+from gateway.ledger.tables.work import JobRow
+from gateway.queries.scope import lineage
 from policies.placement.ever import EmptyFederation, Ever, could_ever_fit
 from policies.snapshot import Flavor, Node, Pool, QueuedJob, Resources
-from policies.vocabulary import Tenure
+from policies.vocabulary import JobState, Tenure
 
 KEPT_S = 1.0
+
+
+@dataclass(slots=True)
+class TenantQueue:
+    """Waiting jobs of a tenant and below it. `queued` grows with what this process accepts until it is read anew."""
+
+    limit: int
+    queued: int
+    shedding: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,7 @@ class Config:
     flavors: Mapping[str, Flavor] = field(default_factory=dict)
     storages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tenant path -> prefixes
     allowances: frozenset[tuple[str, str]] = frozenset()  # (tenant path, class)
+    queues: Mapping[str, "TenantQueue"] = field(default_factory=dict)  # by path, where there is a limit
     _turn: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
     _empty: EmptyFederation = field(init=False, repr=False, compare=False)
 
@@ -44,8 +56,8 @@ class Config:
             return could_ever_fit(job, self._empty)
 
 
-def read(session: Session) -> Config:
-    """The view as of now."""
+def read(session: Session, queue_limit: int = 0) -> Config:
+    """The view as of now. `queue_limit`: of tenants that have none of their own; 0: none."""
     tenants = {path: tenant or 0 for tenant, path in session.execute(select(col(Tenant.id), col(Tenant.path)))}
     paths = {tenant: path for path, tenant in tenants.items()}
     storages: dict[str, tuple[str, ...]] = {}
@@ -60,7 +72,25 @@ def read(session: Session) -> Config:
         flavors={flavor.name: flavor for flavor in estate.flavors(session)},
         storages=storages,
         allowances=frozenset((paths[tenant], klass) for tenant, klass in allowances),
+        queues=_queues(session, queue_limit),
     )
+
+
+def _queues(session: Session, queue_limit: int) -> dict[str, TenantQueue]:
+    rows = session.execute(select(col(Tenant.path), col(Tenant.queue_limit), col(Tenant.shedding))).all()
+    found = {
+        path: TenantQueue(limit, 0, shedding)
+        for path, own, shedding in rows
+        if (limit := queue_limit if own is None else own)
+    }
+    if found:
+        queued = select(col(Tenant.path), func.count()).join(JobRow, col(JobRow.tenant_id) == col(Tenant.id))
+        queued = queued.where(col(JobRow.state) == JobState.QUEUED.value).group_by(col(Tenant.path))
+        for path, count in session.execute(queued):
+            for above in lineage(path):
+                if above in found:
+                    found[above].queued += count
+    return found
 
 
 def _pools(session: Session) -> tuple[Pool, ...]:
@@ -89,8 +119,9 @@ def _pools(session: Session) -> tuple[Pool, ...]:
 class Configs:
     """The view of this process. Safe from many threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, queue_limit: int = 0) -> None:
         self._clock = clock
+        self._queue_limit = queue_limit
         self._lock = threading.Lock()
         self._kept: tuple[float, Config] | None = None
         self._not_before = float("-inf")
@@ -105,7 +136,7 @@ class Configs:
     def fresh(self, session: Session) -> Config:
         """Read now."""
         read_at = self._clock()
-        config = read(session)
+        config = read(session, self._queue_limit)
         with self._lock:
             newer = self._kept is None or self._kept[0] <= read_at
             if newer and read_at >= self._not_before:

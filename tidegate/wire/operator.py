@@ -23,13 +23,18 @@ Amount = int | float | str
 
 
 class TenantDoc(Wire):
-    """A node of the tree; its parent must exist or stand in the same file."""
+    """A node of the tree; its parent must exist or stand in the same file.
+
+    queue_limit: how many jobs of it and below it may wait before its P2 submits are turned away; 0: any number, null:
+    as the gate's setting says.
+    """
 
     kind: Literal["tenant"] = "tenant"
     path: TenantPath
     weight: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 1
     active: bool = True
     contact: Short = ""
+    queue_limit: Annotated[int, Field(ge=0, le=10**9, strict=True)] | None = None
 
 
 class FlavorDoc(Wire):

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from gateway.api import admission
+from gateway.api import admission, shedding
 from gateway.api.auth import Submitter, Viewer
 from gateway.api.bodies import StrictRoute
 from gateway.api.callers import Caller
@@ -29,7 +29,7 @@ from gateway.queries import jobs
 from gateway.queries.config import Config
 from gateway.webhooks.addresses import networks
 from tidegate.wire import job as wire
-from tidegate.wire.enums import JobState
+from tidegate.wire.enums import JobState, PriorityClass
 from tidegate.wire.problem import FieldProblem
 from tidegate.wire.spec import JobSpec, TenantPath
 
@@ -96,7 +96,8 @@ def _state_of(session: Session, result: SubmitResult) -> JobState:
 
 
 def _store(session: Session, deps: Deps, caller: Caller, wishes: Sequence[_Wish]) -> tuple[SubmitResult, ...]:
-    tenant_id, _ = _accepted(session, deps, caller, wishes)
+    tenant_id, tenant = _accepted(session, deps, caller, wishes)
+    _shed(session, deps, wishes, tenant, tenant_id)
     new = [
         NewJob(spec=wish.spec, job_id=uuid4(), key=wish.key, digest=body_digest(wish.spec) if wish.key else b"")
         for wish in wishes
@@ -110,6 +111,21 @@ def _store(session: Session, deps: Deps, caller: Caller, wishes: Sequence[_Wish]
             "send the same body again, or a new key",
             field="Idempotency-Key",
         ) from error
+
+
+def _shed(session: Session, deps: Deps, wishes: Sequence[_Wish], tenant: str, tenant_id: int) -> None:
+    """429 where the tenant's queue is over its limit; a repeated call is still answered with the job that it made."""
+    config = deps.configs.recent(session)
+    if not config.queues or _all_known(session, tenant_id, wishes):
+        return
+    any_p2 = any(wish.spec.priority is PriorityClass.P2 for wish in wishes)
+    try:
+        shedding.admit(session, config, tenant, jobs=len(wishes), any_p2=any_p2)
+    except shedding.Shed as shed:
+        if shed.begins:
+            with deps.transaction() as other:
+                shedding.remember(other, shed, config)
+        raise
 
 
 def _accepted(session: Session, deps: Deps, caller: Caller, wishes: Sequence[_Wish]) -> tuple[int, str]:

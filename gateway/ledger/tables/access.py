@@ -20,6 +20,8 @@ class Tenant(SQLModel, table=True):
     weight: int = 1
     active: bool = True
     contact: str = ""
+    queue_limit: int | None = None  # waiting jobs of it and below it; None: the gate's setting, 0: no limit
+    shedding: bool = False  # it has been over its limit, and is not far enough below again
     version: int = 1
     created_at: datetime = Instant(default_now=True)
 

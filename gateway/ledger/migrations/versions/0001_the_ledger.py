@@ -155,6 +155,8 @@ def upgrade() -> None:
     sa.Column('weight', sa.Integer(), server_default='1', nullable=False),
     sa.Column('active', sa.Boolean(), server_default='true', nullable=False),
     sa.Column('contact', sa.String(), server_default='', nullable=False),
+    sa.Column('queue_limit', sa.Integer(), nullable=True),
+    sa.Column('shedding', sa.Boolean(), server_default='false', nullable=False),
     sa.Column('version', sa.Integer(), server_default='1', nullable=False),
     sa.Column('created_at', sa.TIMESTAMP(timezone=True), server_default=sa.text('now()'), nullable=False),
     sa.ForeignKeyConstraint(['parent_id'], ['tenants.id'], ),
