@@ -198,10 +198,7 @@ def _save(
         lease.accrued_until = accrued_until
     lease.version += 1
     session.flush()
-    session.execute(
-        _ATTEMPT_USE,
-        {"id": lease.attempt_id, "gpu_ms": meter.gpu_ms(times.used_ms), "money": meter.money(times.used_ms)},
-    )
+    leases.record_use(session, lease.attempt_id, meter, times)
 
 
 def _give_up_unknown(session: Session) -> int:
@@ -245,7 +242,6 @@ _ROLL = text(
     WHERE tenant_id = ANY(:tenants) AND period_started_at + make_interval(secs => period_s) <= :until
     """
 )
-_ATTEMPT_USE = text("UPDATE attempts SET gpu_ms = :gpu_ms, money = :money WHERE id = :id")
 _UNKNOWN = text(
     """
     SELECT leases.id, attempts.started_at, leases.resolved_at FROM leases

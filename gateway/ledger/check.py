@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from gateway.ledger.grants import effective_quota
-from gateway.ledger.limits import amounts_of, covered
+from gateway.ledger.limits import amounts_of, ceiling_key, covered
 from gateway.ledger.lineage import Level
 from gateway.ledger.meter import GPU_MS, MICRO_USD, Meter, gpu_milli_of
 
@@ -37,6 +37,7 @@ def check(engine: Engine) -> list[Violation]:
             *_leases_and_attempts(session),
             *_counters(session, paths),
             *_limits(session, paths),
+            *_credits(session),
         ]
 
 
@@ -73,8 +74,8 @@ def _leases_and_attempts(session: Session) -> Iterator[Violation]:
             yield Violation("lease", row.lease_of, f"a {row.lease_state} lease without an attempt")
         elif live_attempt and row.lease_state is None:
             yield Violation("lease", row.attempt_id, f"{row.state} without a lease")
-        elif live_attempt and row.lease_state == "voided" and row.stop_cause is not None:
-            continue  # a displaced waiter, until its workflow has taken away what was prepared
+        elif live_attempt and row.lease_state == "voided" and row.started_at is None:
+            continue  # a waiter that gave up or was displaced, until its workflow has taken away what was prepared
         elif live_attempt != live_lease:
             yield Violation("lease", row.attempt_id, f"{row.state} with a lease that is {row.lease_state}")
     for row in session.execute(_EMPTY_WAITS):
@@ -118,7 +119,9 @@ def _counters(session: Session, paths: Mapping[int, str]) -> Iterator[Violation]
 
 
 def _limits(session: Session, paths: Mapping[int, str]) -> Iterator[Violation]:
-    """Judged by the quota of when the newest live lease was taken: a window that has closed since breaks no rule."""
+    """Judged by the ceiling of now or, if that is higher, by the one that the newest lease was held to when it was
+    taken: a window that has closed since, or a quota that was lowered, breaks no rule.
+    """
     quotas = effective_quota(session, paths)
     relief = covered(session, [Level(id_, path) for id_, path in paths.items()])
     for row in session.execute(_STORED).all():
@@ -127,20 +130,43 @@ def _limits(session: Session, paths: Mapping[int, str]) -> Iterator[Violation]:
         held = row.posted + row.pending - relief.get(key, 0)
         if row.kind != "concurrency" or quota is None or quota.max is None or held <= quota.max:
             continue
-        newest = session.execute(_NEWEST, {"path": paths[row.tenant_id]}).scalar_one()
-        then = effective_quota(session, [row.tenant_id], newest).get(key)
-        if then is not None and then.max is not None and held > then.max:
+        judged = session.execute(_JUDGED, {"key": ceiling_key(*key)}).scalar_one_or_none()
+        if judged is None or held > judged:
             yield Violation(
                 "limit",
                 f"{paths[row.tenant_id]} {row.unit} of {row.flavor}",
-                f"{held} held, max is {then.max} (unless somebody lowered it since the newest lease)",
+                f"{held} held, max is {quota.max}, and was {judged} for the newest lease",
             )
 
 
-_NEWEST = text(
+def _credits(session: Session) -> Iterator[Violation]:
+    for row in session.execute(_CREDITS):
+        yield Violation(
+            "credit",
+            f"{row.path} {row.flavor}",
+            f"stored ({row.posted}, {row.pending}), credits and redemptions give ({row.owed}, {row.held})",
+        )
+
+
+_CREDITS = text(
     """
-    SELECT coalesce(max(leases.created_at), now()) FROM leases JOIN tenants ON tenants.id = tenant_id
-    WHERE state IN ('held', 'contingent') AND (tenants.path = :path OR starts_with(tenants.path, :path || '/'))
+    SELECT * FROM (
+        SELECT t.path, a.flavor, a.posted, a.pending, (
+            SELECT coalesce(sum(gpu_ms - burned_gpu_ms), 0)::bigint FROM credits c
+            WHERE c.tenant_id = a.tenant_id AND c.flavor = a.flavor) AS owed, (
+            SELECT coalesce(sum((taken.data->>'gpu_ms')::bigint - (
+                SELECT coalesce(sum((data->>'released')::bigint), 0) FROM transactions
+                WHERE kind = 'credit_burned' AND (data->>'grant')::int = g.id)), 0)::bigint
+            FROM grants g JOIN transactions taken ON taken.cause = 'redeem:' || g.id
+            WHERE g.tenant_id = a.tenant_id AND g.flavor = a.flavor) AS held
+        FROM accounts a JOIN tenants t ON t.id = a.tenant_id WHERE a.kind = 'credit'
+    ) AS sums WHERE (posted, pending) IS DISTINCT FROM (owed, held)
+    """
+)
+_JUDGED = text(
+    """
+    SELECT (data->'ceilings'->>:key)::bigint FROM transactions
+    WHERE kind = 'lease_taken' AND jsonb_exists(data->'ceilings', :key) ORDER BY id DESC LIMIT 1
     """
 )
 _BALANCES = text(
@@ -169,7 +195,7 @@ _ORPHANS = text(
 )
 _LEASES = text(
     """
-    SELECT a.id AS attempt_id, a.state, a.ended_at, a.stop_cause, l.attempt_id AS lease_of, l.state AS lease_state
+    SELECT a.id AS attempt_id, a.state, a.ended_at, a.started_at, l.attempt_id AS lease_of, l.state AS lease_state
     FROM attempts a FULL JOIN leases l ON l.id = a.lease_id
     WHERE (a.id IS NOT NULL AND a.ended_at IS NULL) OR l.state IN ('held', 'contingent')
     """

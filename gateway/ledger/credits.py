@@ -33,17 +33,23 @@ class Victim:
     gpu_milli: dict[str, int]  # by flavor
     started_at: datetime
     ended_at: datetime
-    stop_asked_at: datetime | None
+    noticed_at: datetime | None  # first told with a grace; None: killed without a notice, or not told at all
     restart_ms: int
     preemptions: int  # of the job in this period, before this one
 
 
 def earned(session: Session, victim: Victim, milli: int, settings: PolicySettings) -> Credit:
-    """gap: end − end of the newest L1 checkpoint (or start), capped. save: of the save inside this notice, else 0."""
+    """gap: end − end of the newest L1 checkpoint (or start), capped. save: of the save inside this notice, else 0.
+
+    Inside is what began after the victim was told and had a grace for it: a periodic save that a kill, or the way of
+    the notice, happened to meet is the job's own.
+    """
     saved = session.execute(_NEWEST, {"attempt": victim.attempt_id}).one_or_none()
     save_ms = 0
-    if saved is not None and victim.stop_asked_at is not None and saved.at >= victim.stop_asked_at:
-        save_ms = min(saved.save_ms, max(0, (victim.ended_at - victim.stop_asked_at) // _MS))
+    if saved is not None and victim.noticed_at is not None:
+        began = saved.at - timedelta(milliseconds=saved.save_ms)
+        if began >= victim.noticed_at:
+            save_ms = min(saved.save_ms, max(0, (victim.ended_at - victim.noticed_at) // _MS))
     return credit_of(
         milli_gpu=milli,
         started_ms=to_ms(victim.started_at),
@@ -170,21 +176,19 @@ def burn(session: Session, grant: GrantRow, *, used_gpu_ms: int, last: bool, cau
 def burn_running(session: Session) -> int:
     """Burn what open redemptions have used since the last time, and close those that are over; the GPU-ms burned.
 
-    Used is what the tenant holds above its own min, up to the grant, as of now: a reading every few minutes.
+    Used is what the tenant holds above its own min, up to the grant, as of now: a reading every few minutes. A grant
+    that was revoked is over at that instant: what it had not used comes back.
     """
     total = 0
     for row in session.execute(_RUNNING).all():
         grant = session.get_one(GrantRow, row.id)
         until = min(row.now, row.ends_at)
+        last = row.now >= row.ends_at
         used_milli = min(max(0, row.held - row.min), grant.delta_min)
         length_ms = max(0, (until - max(row.starts_at, row.last_at or row.starts_at)) // _MS)
-        total += burn(
-            session,
-            grant,
-            used_gpu_ms=used_milli * length_ms // 1000,
-            last=row.now >= row.ends_at,
-            cause=until.isoformat(),
-        )
+        # The end is a fact of its own, also where a reading fell on the very instant.
+        cause = "end" if last else until.isoformat()
+        total += burn(session, grant, used_gpu_ms=used_milli * length_ms // 1000, last=last, cause=cause)
     return total
 
 
@@ -228,6 +232,7 @@ def earlier_preemptions(session: Session, attempt_id: str) -> int:
 _NEWEST = text(
     """
     SELECT c.at, c.save_ms FROM checkpoints c JOIN attempts a ON a.job_id = c.job_id AND a.number = c.attempt_number
+        AND c.array_index = coalesce(a.chunk, -1)
     WHERE a.id = :attempt AND c.verified >= 1 ORDER BY c.at DESC LIMIT 1
     """
 )
@@ -259,18 +264,19 @@ _RELEASED = text(
 )
 _RUNNING = text(
     """
-    SELECT g.id, g.starts_at, g.ends_at, now() AS now, coalesce(a.posted, 0) AS held, coalesce(q.min, 0) AS min,
-        burned.last_at
+    SELECT g.id, g.starts_at, least(g.ends_at, g.revoked_at) AS ends_at, now() AS now, coalesce(a.posted, 0) AS held,
+        coalesce(q.min, 0) AS min, burned.last_at
     FROM grants g
     LEFT JOIN accounts a ON a.kind = 'concurrency' AND a.tenant_id = g.tenant_id AND a.flavor = g.flavor
         AND a.unit = 'accelerators'
     LEFT JOIN quotas q ON q.tenant_id = g.tenant_id AND q.flavor = g.flavor AND q.resource = 'accelerators'
+    JOIN transactions redeemed ON redeemed.cause = 'redeem:' || g.id
     LEFT JOIN LATERAL (
-        SELECT max(at) AS last_at FROM transactions
+        SELECT max(at) AS last_at, coalesce(sum((data->>'released')::bigint), 0) AS released FROM transactions
         WHERE kind = 'credit_burned' AND (data->>'grant')::int = g.id
     ) burned ON true
-    WHERE g.cause = 'credit' AND g.revoked_at IS NULL AND g.starts_at <= now()
-        AND (burned.last_at IS NULL OR burned.last_at < g.ends_at)
+    WHERE g.cause = 'credit' AND (g.starts_at <= now() OR g.revoked_at IS NOT NULL)
+        AND burned.released < (redeemed.data->>'gpu_ms')::bigint
     ORDER BY g.tenant_id, g.id
     """
 )

@@ -1,7 +1,7 @@
 """Effective quota: base + the grants that are open at an instant (DESIGN §6). Windows are sets of times in UTC."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any, Final
@@ -52,16 +52,21 @@ def effective_quota(
         if grant.recurrence is None or is_open(grant.recurrence, now):
             key = (grant.tenant_id, grant.flavor, grant.resource)
             found[key] = _add(found.get(key, Effective()), grant)
-    return found
+    return {key: _not_below_zero(quota) for key, quota in found.items()}
 
 
 def _add(base: Effective, grant: Row[Any]) -> Effective:
     return Effective(
-        min=max(0, base.min + grant.delta_min),
-        max=None if base.max is None else max(0, base.max + grant.delta_max),
+        min=base.min + grant.delta_min,
+        max=None if base.max is None else base.max + grant.delta_max,
         lendable=base.lendable,
         protected=base.protected + (0 if grant.reclaimable else max(0, grant.delta_min)),
     )
+
+
+def _not_below_zero(sum_: Effective) -> Effective:
+    """Of the whole sum, so that the order of grants does not matter: 4 − 8 + 6 is 2."""
+    return replace(sum_, min=max(0, sum_.min), max=None if sum_.max is None else max(0, sum_.max))
 
 
 def is_open(recurrence: Mapping[str, Any], at: datetime) -> bool:

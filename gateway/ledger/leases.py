@@ -59,8 +59,9 @@ def take(
     going = limits.victims(session, contingent_on)
     gpu_milli = sum(meter.gpu_milli.values())
     hold_ms = ROLLING_MS if max_duration_ms is None else max_duration_ms
+    ceilings: dict[str, int] = {}
     if not smaller:
-        limits.check_quota(session, levels, asked, limits.unclaimed(session, going) if going else (), balances)
+        ceilings = limits.check_quota(session, levels, asked, limits.unclaimed(session, going), balances)
         limits.check_allowance(session, levels, klass, gpu_milli)
         limits.check_budget(session, levels, meter, hold_ms)
 
@@ -96,7 +97,7 @@ def take(
             *_concurrency_lines(levels, asked, pending=state is LeaseState.CONTINGENT),
             *meter.lines(Times(), Times(0, hold_ms)),
         ],
-        data={"attempt": attempt_id},
+        data={"attempt": attempt_id, "ceilings": ceilings},
         known=balances,
     )
     _borrow(session, lease, loans)
@@ -183,7 +184,7 @@ def release(
         LeaseState.POSTED if posted else LeaseState.VOIDED,
         values={**time_values(meter, after), "payer": "" if unknown else payer.value, "contingent_on": []},
     )
-    _record_use(session, lease.attempt_id, meter, after)
+    record_use(session, lease.attempt_id, meter, after)
     session.execute(
         text("UPDATE borrowings SET until = now() WHERE lease_id = :id AND until IS NULL"), {"id": str(lease.id)}
     )
@@ -199,17 +200,20 @@ def post_known_use(
     if not found:
         return False
     lease = found[0]
-    meter = meter_of(lease, lineage(session, lease.tenant_id))
+    levels = lineage(session, lease.tenant_id)
+    meter = meter_of(lease, levels)
     after = Times(_used_ms(session, lease, used_from, used_until), 0)
     lines = meter.lines(Times(lease.used_ms, lease.held_ms), after, payer)
     if not book(session, cause=f"lease:{lease_id}:known", kind="use_known", lines=lines):
         return False
+    more = meter.gpu_ms(after.used_ms) - meter.gpu_ms(lease.used_ms)
+    limits.charge_allowance(session, levels, PriorityClass(lease.klass), more, used_until)
     for name, value in time_values(meter, after).items():
         setattr(lease, name, value)
     lease.payer = payer.value
     lease.version += 1
     session.flush()
-    _record_use(session, lease.attempt_id, meter, after)
+    record_use(session, lease.attempt_id, meter, after)
     return True
 
 
@@ -372,7 +376,8 @@ def _used_ms(session: Session, lease: LeaseRow, used_from: datetime | None, used
     return max(0, length // timedelta(milliseconds=1))
 
 
-def _record_use(session: Session, attempt_id: str, meter: Meter, times: Times) -> None:
+def record_use(session: Session, attempt_id: str, meter: Meter, times: Times) -> None:
+    """What the attempt has used: of this lease so far, and of those it had before a resize."""
     values = {"gpu_ms": meter.gpu_ms(times.used_ms), "money": meter.money(times.used_ms)}
     session.execute(_USE, {"id": attempt_id, "hour_ms": HOUR_MS, **values})
 

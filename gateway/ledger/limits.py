@@ -146,6 +146,8 @@ def less(amounts: Amounts, kept: Amounts) -> dict[tuple[str, str], int]:
 
 def unclaimed(session: Session, going: Sequence[Victim]) -> tuple[Victim, ...]:
     """Those that no contingent lease counts on yet: what one victim frees is promised once."""
+    if not going:
+        return ()
     claimed = {victim for row in session.execute(_CONTINGENT) for victim in row.contingent_on}
     return tuple(victim for victim in going if victim.attempt_id not in claimed)
 
@@ -176,12 +178,16 @@ def check_quota(
     asked: Amounts,
     going: Sequence[Victim],
     balances: Mapping[Key, Balance],
-) -> None:
-    """Raise LimitExceeded at the first level, root first, whose max is passed. `going` are the asker's own victims."""
+) -> dict[str, int]:
+    """Raise LimitExceeded at the first level, root first, whose max is passed. `going` are the asker's own victims.
+
+    The ceilings that the asker was held to, by `ceiling_key`: none where it takes no more than its victims free.
+    """
     quotas = effective_quota(session, [level.id for level in levels])
     limits = {key: quota.max for key, quota in quotas.items() if quota.max is not None}
+    judged: dict[str, int] = {}
     if not any((level.id, *what) in limits for level in levels for what in asked):
-        return
+        return judged
     relief = covered(session, levels)
     observed = direct.observed(session, levels)
     for level in levels:
@@ -191,8 +197,10 @@ def check_quota(
             freed = sum(v.amounts.get((flavor, resource), 0) for v in going if level.holds(v.path))
             more = amount - freed
             held = balance.posted + balance.pending - relief.get((level.id, flavor, resource), 0)
+            if limit is None or more <= 0:
+                continue
             beside = observed.get((level.id, flavor, resource), 0)
-            if limit is not None and more > 0 and held + beside + more > limit:
+            if held + beside + more > limit:
                 raise LimitExceeded(
                     tenant=level.path,
                     flavor=flavor,
@@ -202,6 +210,13 @@ def check_quota(
                     asked=more,
                     observed=beside,
                 )
+            judged[ceiling_key(level.id, flavor, resource)] = limit
+    return judged
+
+
+def ceiling_key(tenant_id: int, flavor: str, resource: str) -> str:
+    """Names a ceiling in the data of a `lease_taken` transaction."""
+    return f"{tenant_id}/{flavor}/{resource}"
 
 
 _ALLOWANCES = text(

@@ -1,12 +1,19 @@
 """Running use is posted as it grows; rolling leases are renewed, or refused and said so."""
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import Engine, text
 
+from gateway.ledger import leases
 from gateway.ledger.accrual import accrue
 from gateway.ledger.check import check
+from gateway.ledger.codec import to_ms
+from gateway.ledger.settlement import settle
+from policies.vocabulary import Payer
 from tests.builders.ledger import World, gpus
 from tests.unit.ledger.test_settlement import end, near
+from workflows.messages import EndRequest
 
 HOUR = 3_600_000
 
@@ -107,3 +114,26 @@ def test_an_unknown_end_is_given_up_after_a_week(world: World, engine: Engine) -
     accrue(engine)
     assert world.balance("gpu_time", tenant, "gpu_ms") == (0, 0)
     assert check(engine) == []
+
+
+def test_an_end_that_becomes_known_is_charged_to_the_allowance_too(world: World) -> None:
+    """The same use, told at once or a day later, leaves the same allowance."""
+    left = []
+    for name, known in (("at-once", True), ("later", False)):
+        tenant = world.tenant(name)
+        world.allowance(tenant, "P1", 100)
+        made = world.admit(world.job(tenant, klass="P1"), gpus(8))
+        world.runs(made, for_s=450)
+        with world.session() as session, session.begin():
+            now = session.execute(text("SELECT started_at FROM attempts WHERE id = :id"), {"id": made.attempt_id})
+            started = now.scalar_one()
+            until = started + timedelta(seconds=300)
+            reason = "Completed" if known else "Lost"
+            settle(session, EndRequest(made.attempt_id, reason, ended_ms=to_ms(until) if known else None))
+            if not known:
+                assert leases.post_known_use(
+                    session, made.lease_id, used_from=started, used_until=until, payer=Payer.TENANT
+                )
+        left.append(world.scalar("SELECT used_gpu_ms FROM class_allowances WHERE tenant_id = :id", id=tenant))
+    assert left[0] == pytest.approx(8 * 300_000, abs=16)
+    assert left[0] == pytest.approx(left[1], abs=16)

@@ -5,6 +5,7 @@ from sqlalchemy import text
 
 from gateway.ledger.check import check
 from gateway.ledger.engine import make_engine
+from gateway.ledger.limits import LimitExceeded
 from tests.builders.ledger import World, gpus
 from tests.unit.ledger.test_settlement import end, preempt
 
@@ -46,7 +47,13 @@ def test_a_ledger_that_was_only_used_holds(used: World) -> None:
         ("lease", "UPDATE leases SET state = 'held' WHERE state = 'posted'"),
         ("lease", "UPDATE attempts SET ended_at = now() WHERE state = 'RUNNING'"),
         ("counter", "UPDATE leases SET used_ms = used_ms + 1000 WHERE state = 'posted'"),
-        ("limit", "UPDATE quotas SET max = 7000"),
+        (
+            "limit",
+            """
+            WITH forged AS (UPDATE transactions SET data = data - 'ceilings' WHERE kind = 'lease_taken')
+            UPDATE quotas SET max = 7000
+            """,
+        ),
         (
             "events",
             "INSERT INTO events (job_id, tenant_id, kind) SELECT id, tenant_id, 'X' FROM jobs WHERE ended_at <= now()",
@@ -59,6 +66,31 @@ def test_tampering_is_found(used: World, database_url: str, rule: str, statement
         assert connection.execute(text(statement)).rowcount > 0
     owner.dispose()
     assert rule in {violation.rule for violation in check(used.engine)}
+
+
+@pytest.mark.parametrize("later", ["quota lowered", "grant that was used is revoked", "window closes"])
+def test_a_ceiling_that_came_down_later_breaks_no_rule(world: World, later: str) -> None:
+    tenant = world.tenant("acme", max_gpus=4)
+
+    def write(statement: str) -> None:
+        with world.session() as session, session.begin():
+            session.execute(text(statement), {"tenant": tenant})
+
+    write(
+        "INSERT INTO grants (tenant_id, flavor, delta_max, starts_at) VALUES"
+        " (:tenant, 'h100', 4000, now() - interval '1 hour')"
+    )
+    world.admit(world.job(tenant), gpus(8))
+    write(
+        {
+            "quota lowered": "UPDATE quotas SET max = 1000 WHERE tenant_id = :tenant",
+            "grant that was used is revoked": "UPDATE grants SET revoked_at = now() WHERE tenant_id = :tenant",
+            "window closes": "UPDATE grants SET ends_at = now() - interval '1 minute' WHERE tenant_id = :tenant",
+        }[later]
+    )
+    assert check(world.engine) == []
+    with pytest.raises(LimitExceeded):
+        world.admit(world.job(tenant), gpus(1))
 
 
 def test_a_tenants_account_cannot_be_made_negative(used: World) -> None:

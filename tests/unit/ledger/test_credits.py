@@ -8,9 +8,11 @@ from sqlalchemy import Engine, text
 from gateway.ledger import credits as credit
 from gateway.ledger.accrual import accrue
 from gateway.ledger.check import check
+from gateway.ledger.engine import make_engine
 from gateway.ledger.tables.capacity import GrantRow
 from policies.settings import PolicySettings
 from tests.builders.ledger import FLAVOR, GPU, World, gpus
+from tests.harness.clock import Clock
 from tests.unit.ledger.test_settlement import end, preempt
 
 HOUR = 3_600_000
@@ -95,7 +97,7 @@ def test_a_cap_bounds_the_balance(world: World) -> None:
         gpu_milli={FLAVOR: 8 * GPU},
         started_at=START,
         ended_at=START + timedelta(hours=1),
-        stop_asked_at=None,
+        noticed_at=None,
         restart_ms=0,
         preemptions=0,
     )
@@ -133,3 +135,43 @@ def test_a_redeemed_credit_burns_by_what_is_held_above_min(owed: tuple[World, in
     assert pending == 0
     assert earned - posted == pytest.approx(HOUR, abs=2 * 15_000)
     assert check(engine) == []
+
+
+@pytest.mark.parametrize("when", ["before it begins", "at the instant of a reading", "later"])
+def test_a_redemption_that_is_revoked_gives_back_what_it_has_not_used(database_url: str, when: str) -> None:
+    clock = Clock(database_url)
+    engine = make_engine(database_url, pool_size=5)
+    world = World(engine)
+    tenant = world.tenant("victim")
+    world.tenant("lender", min_gpus=80, max_gpus=100, lendable=80)
+    made = world.admit(world.job(tenant), gpus(8), restart_ms=600_000)
+    world.runs(made, for_s=3000)
+    preempt(world, made, waiter="tg-waiter")
+    end(world, made, "Preempted")
+    earned = world.balance("credit", tenant, "gpu_ms")[0]
+    world.admit(world.job(tenant), gpus(2))
+    begins = clock.at + timedelta(hours=1 if when == "before it begins" else 0)
+    with world.session() as session, session.begin():
+        grant = credit.redeem(
+            session,
+            tenant_id=tenant,
+            flavor=FLAVOR,
+            gpu_ms=4 * HOUR,
+            starts_at=begins,
+            ends_at=begins + timedelta(hours=1),
+            principal="ann",
+            settings=SETTINGS,
+        )
+    clock.move(timedelta(minutes=30))
+    accrue(engine)
+    if when == "later":
+        clock.move(timedelta(minutes=6))
+    with world.session() as session, session.begin():
+        session.execute(text("UPDATE grants SET revoked_at = now() WHERE id = :id"), {"id": grant.id})
+    for _ in range(2):
+        accrue(engine)
+    used_min = {"before it begins": 0, "at the instant of a reading": 30, "later": 36}[when]
+    assert world.balance("credit", tenant, "gpu_ms") == (earned - 2 * used_min * 60_000, 0)
+    assert check(engine) == []
+    engine.dispose()
+    clock.close()

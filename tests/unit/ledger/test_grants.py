@@ -102,3 +102,18 @@ def test_a_temporary_grant_lets_a_tenant_pass_its_base_max(world: World) -> None
         now = datetime.now(tz=UTC)
         session.add(GrantRow(tenant_id=tenant, flavor=FLAVOR, delta_max=4 * GPU, starts_at=now - timedelta(hours=1)))
     world.admit(world.job(tenant), gpus(6))
+
+
+def test_the_order_of_grants_does_not_matter(world: World) -> None:
+    """Base + grants is one sum: 4 - 8 + 6 is 2 GPUs, whichever grant came first; below zero is zero."""
+    tenants = [world.tenant(name, max_gpus=4, min_gpus=1) for name in ("up", "down", "deep")]
+    deltas = [(-8, 6), (6, -8), (-8, 2)]
+    with world.session() as session, session.begin():
+        for tenant, pair in zip(tenants, deltas, strict=True):
+            for delta in pair:
+                by = delta * GPU
+                row = GrantRow(tenant_id=tenant, flavor=FLAVOR, starts_at=MONDAY, delta_min=by, delta_max=by)
+                session.add(row)
+                session.flush()
+        found = effective_quota(session, tenants, MONDAY)
+    assert [(one.min, one.max) for one in found.values()] == [(0, 2 * GPU), (0, 2 * GPU), (0, 0)]
