@@ -8,7 +8,7 @@ from gateway.ledger.tables import access, accounts, capacity, control, work  # n
 
 metadata = SQLModel.metadata
 
-APPEND_ONLY = ("entries", "events", "observations", "audit", "transactions")
+APPEND_ONLY = ("entries", "events", "observations", "audit", "transactions", "decisions")
 """Tables that the application's role may only add to."""
 
 PARTITIONED = ("entries", "events", "observations")
