@@ -140,7 +140,10 @@ def test_interrupted_three_times_and_asked_to_save_in_between(tmp_path: Path, un
 def test_a_run_that_goes_on_with_fewer_ranks_and_then_with_more_ends_with_the_same_loss(
     tmp_path: Path, unbroken: str
 ) -> None:
-    sizes = ((1, 4, 10, {}), (2, 2, 30, {"TIDEGATE_TARGET_REPLICAS": "2", "TIDEGATE_GRAD_ACCUM": "2"}))
+    sizes: tuple[tuple[int, int, int, dict[str, str]], ...] = (
+        (1, 4, 10, {}),
+        (2, 2, 30, {"TIDEGATE_TARGET_REPLICAS": "2", "TIDEGATE_GRAD_ACCUM": "2"}),
+    )
     for attempt, ranks, step, told in sizes:
         with run(tmp_path, attempt, ranks, STEP_MS="20", **told) as part:
             part.reaches(step)
