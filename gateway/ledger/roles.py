@@ -19,6 +19,7 @@ def grant(connection: Connection) -> None:
     for statement in (
         f"GRANT USAGE ON SCHEMA {schema} TO {APP_ROLE}",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {changing} TO {APP_ROLE}",
+        f"REVOKE ALL ON {', '.join(APPEND_ONLY)} FROM {APP_ROLE}",  # what an earlier version may have given
         f"GRANT SELECT, INSERT ON {', '.join(APPEND_ONLY)} TO {APP_ROLE}",
         f"GRANT SELECT ON alembic_version TO {APP_ROLE}",
         _TAKE_ON,

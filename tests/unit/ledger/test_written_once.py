@@ -85,6 +85,18 @@ def test_the_role_has_no_such_right_on_any_table_or_partition_of_them(database_u
         assert connection.execute(_OWNED).scalar_one() == 0
 
 
+def test_migrating_takes_away_what_an_earlier_version_had_given(database_url: str, engine: Engine) -> None:
+    owner = make_engine(database_url, app_role=False, pool_size=1)
+    with owner.begin() as connection:
+        connection.execute(text(f"GRANT UPDATE, DELETE ON {', '.join(APPEND_ONLY)} TO {APP_ROLE}"))
+    owner.dispose()
+    migrate(database_url)
+    with engine.connect() as connection:
+        for name in APPEND_ONLY:
+            rights = text(f"SELECT has_table_privilege('{name}', 'UPDATE, DELETE, TRUNCATE')")
+            assert not connection.execute(rights).scalar_one(), name
+
+
 def test_a_partition_cannot_be_written_around_its_parent(engine: Engine) -> None:
     with engine.connect() as connection:
         names = connection.execute(text("SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r'"))
