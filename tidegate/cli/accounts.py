@@ -1,28 +1,9 @@
-"""What a tenant may use, uses, owes and is owed: `quota usage credits statement`, and `whoami`."""
+"""What a tenant uses, owes and is owed: `usage credits statement`, and `whoami`."""
 
 import typer
 
 from tidegate.cli import output
 from tidegate.cli.options import JsonFlag, LimitFlag, TenantFlag, gate, upto
-
-
-def quota(
-    context: typer.Context, *, tenant: TenantFlag = None, limit: LimitFlag = 1000, as_json: JsonFlag = False
-) -> None:
-    """Quotas with what is held of them. They are changed by `apply`."""
-    with gate(context) as client:
-        found = upto(client.quotas(tenant=tenant), limit)
-    if as_json:
-        output.print_json(found)
-        return
-    output.print_table(
-        ("TENANT", "FLAVOR", "RESOURCE", "HELD", "MIN", "MAX", "LENDABLE", "MIN NOW", "MAX NOW"),
-        (
-            (q.tenant, q.flavor, q.resource, q.held, q.min, q.max, q.lendable, q.effective_min, q.effective_max)
-            for q in found
-        ),
-        empty="no quotas that you may see",
-    )
 
 
 def usage(

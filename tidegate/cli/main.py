@@ -10,7 +10,7 @@ import typer
 
 import tidegate
 from tidegate.archive.tar import ArchiveError
-from tidegate.cli import accounts, jobs, operators, output, submit
+from tidegate.cli import accounts, allotments, jobs, operators, output, submit
 from tidegate.cli.exits import CANCELLED, UNREACHABLE, USAGE, Quit, code_of_error
 from tidegate.cli.options import JsonFlag, State
 from tidegate.cli.server_verbs import Verbs, lacks_extra, missing
@@ -46,7 +46,6 @@ def build() -> typer.Typer:
         "unhold": jobs.unhold,
         "update": jobs.update,
         "requeue": jobs.requeue,
-        "quota": accounts.quota,
         "usage": accounts.usage,
         "credits": accounts.credits_,
         "statement": accounts.statement,
@@ -59,6 +58,9 @@ def build() -> typer.Typer:
     }
     for name, verb in table.items():
         app.command(name)(verb)
+    app.add_typer(allotments.quota, name="quota")
+    app.add_typer(allotments.grant, name="grant")
+    app.add_typer(allotments.budget, name="budget")
     app.add_typer(operators.backends, name="backends")
     app.add_typer(operators.token, name="token")
     return app

@@ -22,11 +22,11 @@ def test_every_flag_and_verb_that_is_named_exists() -> None:
     import typer
 
     group = typer.main.get_group(build())
-    commands = {**group.commands, **group.commands["token"].commands, **group.commands["backends"].commands}  # type: ignore[attr-defined]
     server = typer.Typer()
     verbs.register(server)
-    commands |= typer.main.get_group(server).commands
-    flags = {option for command in [group, *commands.values()] for p in command.params for option in p.opts}
+    commands = [group, *group.commands.values(), *typer.main.get_group(server).commands.values()]
+    commands += [verb for command in commands[1:] for verb in getattr(command, "commands", {}).values()]
+    flags = {option for command in commands for p in command.params for option in p.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT)) - {"--help"}
     assert named <= flags, named - flags
     assert f"`{' '.join(server_verbs.VERBS)}`" in TEXT
