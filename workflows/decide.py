@@ -32,6 +32,7 @@ from workflows.steps import (
 
 REREAD_S: Final = 60.0  # the row is read again at least so often (DESIGN §4.5)
 ABSENT_AFTER_MS: Final = 10_000  # an object younger than this may not be listed yet
+NEARER_MS: Final = 1_000  # graces are whole seconds: a deadline that is nearer by less is the same one
 WITHDRAWN_REST_S: Final = 300
 _KINDS: Final = {
     StopCause.PREEMPT: "preempt",
@@ -92,9 +93,16 @@ def _stopping(view: AttemptView) -> Step:
     cause = StopCause(view.stop_cause) if view.stop_cause else None
     if not gang.begun(view):
         return AbortAll(_end(view, missing=True))
+    notice = _notice(view)
+    sooner_ms = notice.notice_deadline_ms if notice is not None else None
     if not view.stop_sent:
-        return _stop_for(view, cause, view.stop_grace_s)
-    over_ms = (view.stopping_ms or view.stop_asked_ms or view.now_ms) + 1000 * (view.stop_grace_s + view.recovery_s)
+        left_s = view.stop_grace_s if sooner_ms is None else _seconds_to(view, sooner_ms)
+        return _stop_for(view, cause, min(view.stop_grace_s, left_s))
+    due_ms = _due_ms(view)
+    if sooner_ms is not None and sooner_ms < due_ms - NEARER_MS and view.now_ms < due_ms:
+        # The provider wants it back before the grace is over: the whole gang hears of it. A later one changes nothing.
+        return SendStop(view.attempt_id, *_mode(_seconds_to(view, sooner_ms)), "revoke")
+    over_ms = due_ms + 1000 * view.recovery_s
     living = gang.living(view)
     if view.now_ms < over_ms:
         return _wait_until(view, over_ms)
@@ -110,8 +118,20 @@ def _stop_for(view: AttemptView, cause: StopCause | None, grace_s: int) -> Step:
     if not gang.begun(view):
         reason = CAUSES[cause] if cause else Reason.GANG_ROLLED_BACK
         return AbortAll(EndRequest(view.attempt_id, reason))
-    mode = "notice" if grace_s > 0 else "kill"
-    return SendStop(view.attempt_id, mode, grace_s, _kind(cause), cause or "")
+    return SendStop(view.attempt_id, *_mode(grace_s), _kind(cause), cause or "")
+
+
+def _mode(grace_s: int) -> tuple[str, int]:
+    return ("notice", grace_s) if grace_s > 0 else ("kill", 0)
+
+
+def _due_ms(view: AttemptView) -> int:
+    """When the grace of the stop that was sent is over."""
+    return (view.stopping_ms or view.stop_asked_ms or view.now_ms) + 1000 * view.stop_grace_s
+
+
+def _seconds_to(view: AttemptView, instant_ms: int) -> int:
+    return max(0, (instant_ms - view.now_ms) // 1000)
 
 
 def _kind(cause: StopCause | None) -> str:
@@ -119,8 +139,11 @@ def _kind(cause: StopCause | None) -> str:
 
 
 def _cancel_grace_s(view: AttemptView) -> int:
-    """A job that cannot save has no use for more than its SIGTERM; one that can gets one save."""
-    return min(view.grace_s, view.save_timeout_s) if view.checkpoints else view.term_s
+    """A job that cannot save has no use for more than its SIGTERM; one that can gets one save. A grace that runs
+    already is not extended.
+    """
+    own_s = min(view.grace_s, view.save_timeout_s) if view.checkpoints else view.term_s
+    return min(own_s, _seconds_to(view, _due_ms(view))) if view.stop_sent else own_s
 
 
 # -- what the outside did ---------------------------------------------------------------------------------------------
@@ -162,7 +185,7 @@ def _notice(view: AttemptView) -> GroupSeen | None:
 def _grace_until(view: AttemptView, deadline_ms: int | None) -> int:
     if deadline_ms is None:
         return view.grace_s
-    return max(0, min(view.grace_s, (deadline_ms - view.now_ms) // 1000))
+    return min(view.grace_s, _seconds_to(view, deadline_ms))
 
 
 def _launched_ms(view: AttemptView) -> int:

@@ -52,19 +52,22 @@ _WAITS = text(
             AND a.first_index = a.last_index)
     """
 )
-# Who was told already, for another waiter, is told again if its grace has become shorter; it never becomes longer.
+# Who was told already, for another waiter, is told again if its grace is over sooner now; it never becomes longer.
 _TELL = text(
     """
     UPDATE attempts AS victim SET stop_due = NULL, version = victim.version + 1,
         stop_cause = CASE WHEN due.fresh THEN due.cause ELSE victim.stop_cause END,
-        stop_grace_s = CASE WHEN due.fresh THEN due.grace_s ELSE least(coalesce(stop_grace_s, 0), due.grace_s) END,
+        stop_grace_s = CASE WHEN due.nearer OR (due.fresh AND stopping_at IS NULL) THEN due.grace_s
+            ELSE coalesce(stop_grace_s, 0) END,
         stop_credit = due.credit OR (stop_credit AND NOT due.fresh),
-        stopping_at = CASE WHEN due.grace_s < coalesce(stop_grace_s, 0) THEN NULL ELSE stopping_at END,
+        stopping_at = CASE WHEN due.nearer THEN NULL ELSE stopping_at END,
         stop_asked_at = coalesce(stop_asked_at, now())
     FROM jobs, (
         SELECT id, stop_due->>'cause' AS cause, CAST(stop_due->>'grace_s' AS int) AS grace_s,
             CAST(stop_due->>'credit' AS boolean) AS credit,
-            stop_cause IS NULL OR stop_cause = ANY(:keeping) AS fresh
+            stop_cause IS NULL OR stop_cause = ANY(:keeping) AS fresh,
+            now() + make_interval(secs => CAST(stop_due->>'grace_s' AS int))
+                < coalesce(stopping_at, now()) + make_interval(secs => coalesce(stop_grace_s, 0)) AS nearer
         FROM attempts WHERE stop_for = :waiter AND stop_due IS NOT NULL AND ended_at IS NULL
     ) due
     WHERE victim.id = due.id AND jobs.id = victim.job_id

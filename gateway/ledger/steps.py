@@ -33,10 +33,12 @@ _STARTED = text(
     WHERE id = :id AND ended_at IS NULL AND NOT started_groups ? :backend
     """
 )
+# A stop ends at stopping_at + stop_grace_s, once it was told. A later one may bring that forward and never put it off;
+# its grace counts from now, the row's from when the first was told.
 _ASK = text(
     """
-    UPDATE attempts SET stop_cause = :cause, stop_grace_s = least(stop_grace_s, :grace_s), stop_asked_at = now(),
-        version = version + 1
+    UPDATE attempts SET stop_cause = :cause, stop_asked_at = now(), version = version + 1,
+        stop_grace_s = least(stop_grace_s, :grace_s + coalesce(ceil(extract(epoch FROM now() - stopping_at))::int, 0))
     WHERE id = :id AND ended_at IS NULL
         AND (stop_cause IS NULL OR (:cause = ANY(:harder) AND NOT stop_cause = ANY(:harder))
             -- Members that come or go under a launch are no stop: any gives way to.
@@ -47,6 +49,8 @@ _ASK = text(
 _SENT = text(
     """
     UPDATE attempts SET stopping_at = coalesce(stopping_at, now()), stop_cause = coalesce(stop_cause, :gone),
+        noticed_at = CASE WHEN coalesce(CAST(:grace_s AS int), stop_grace_s, 0) > 0 THEN coalesce(noticed_at,
+            greatest(stop_asked_at, now() - make_interval(secs => :since_s))) ELSE noticed_at END,
         stop_asked_at = coalesce(stop_asked_at, now()), stop_grace_s = coalesce(stop_grace_s, 0), version = version + 1
     WHERE id = :id AND ended_at IS NULL AND stopping_at IS NULL
     """
@@ -55,6 +59,14 @@ _SENT_TOO_LONG = text(
     """
     UPDATE attempts SET stopping_at = NULL, version = version + 1
     WHERE id = :id AND ended_at IS NULL AND stop_grace_s < :grace_s
+    """
+)
+_SENT_SOONER = text(
+    """
+    UPDATE attempts SET stop_grace_s = :grace_s + ceil(extract(epoch FROM now() - stopping_at))::int,
+        version = version + 1
+    WHERE id = :id AND ended_at IS NULL
+        AND stop_grace_s > :grace_s + ceil(extract(epoch FROM now() - stopping_at))::int
     """
 )
 _SAVED = text(
@@ -121,17 +133,20 @@ def out_of_budget(session: Session, attempt_id: str, settings: LedgerSettings) -
     return ask_stop(session, attempt_id, StopCause.BUDGET, row.request.get("grace_s", settings.default_grace_s))
 
 
-def stop_sent(session: Session, attempt_id: str, grace_s: int | None = None) -> None:
+def stop_sent(session: Session, attempt_id: str, grace_s: int | None = None, since_s: float = 0) -> None:
     """The backend has the stop. A wish that was taken back in this very moment came too late: it counts as given.
 
-    `grace_s`: what it was told. If the row wants a shorter one by now, it has still to be told that.
+    `grace_s`: what it was told now. If the row wants a shorter one by now, it has still to be told that; if it was
+    told more before, its end is nearer from now on. `since_s`: how long ago the first member may have heard it.
     """
     if _lock_job(session, attempt_id) is None:
         return
-    session.execute(_SENT, {"id": attempt_id, "gone": StopCause.WAITER_GONE.value})
+    values = {"id": attempt_id, "gone": StopCause.WAITER_GONE.value, "grace_s": grace_s, "since_s": since_s}
+    session.execute(_SENT, values)
     mark(session, attempt_id, AttemptState.STOPPING)
     if grace_s is not None:
         session.execute(_SENT_TOO_LONG, {"id": attempt_id, "grace_s": grace_s})
+        session.execute(_SENT_SOONER, {"id": attempt_id, "grace_s": grace_s})
 
 
 def checkpoint_sent(session: Session, attempt_id: str, number: int) -> None:

@@ -7,6 +7,8 @@ import pytest
 from sqlalchemy import Engine
 
 from gateway.embedded import temporal
+from tests.workflows.books import Books, LedgerBooks, MemoryBooks
+from tests.workflows.skipping import Skipping, skipping_server
 from tests.workflows.whole import Scene, play
 
 
@@ -24,3 +26,20 @@ def temporal_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def whole(engine: Engine, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Scene], None]:
     """Play a scene with the engine on."""
     return lambda scene: play(scene, engine, database_url, tmp_path_factory.mktemp("temporal"))
+
+
+@pytest.fixture(scope="session")
+def skipping() -> Iterator[Skipping]:
+    with skipping_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def books(request: pytest.FixtureRequest) -> Iterator[Books]:
+    """The rows, in memory and in PostgreSQL: a scene that asks for them is played on both."""
+    if request.param == "memory":
+        yield MemoryBooks()
+        return
+    made = LedgerBooks(request.getfixturevalue("engine"), request.getfixturevalue("database_url"))
+    yield made
+    made.close()

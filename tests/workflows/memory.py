@@ -4,24 +4,20 @@ For tests of workflows alone; the real store is tested beside its own tables.
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
-from backends.types import Capabilities, LaunchRequest, Observation, Phase, PoolCapacity
+from backends.types import Capabilities, LaunchRequest, Observation, PoolCapacity
+from gateway.ledger import observe
 from policies.reasons import verdict
-from policies.states import LIVE_ATTEMPT_STATES
+from policies.states import ATTEMPT_EDGES, LIVE_ATTEMPT_STATES
 from policies.vocabulary import AttemptState, Reason, StopCause
 from tests.builders.launch import a_group, a_launch
 from workflows.messages import AttemptView, EndRequest, GroupSeen, Settled
 from workflows.store import Live
 
 _LIVE = {str(state) for state in LIVE_ATTEMPT_STATES}
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _ms(at: datetime | None) -> int | None:
@@ -36,12 +32,18 @@ class MemoryStore:
         self.ends: dict[str, EndRequest] = {}
         self.marks: list[str] = []
         self.rests: list[tuple[str, int, str]] = []
+        self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self.resizes: list[tuple[bool, str]] = []
         self.settles = 0
+        self.firsts = 0  # of the settlements: those that ended an attempt
         self.reads = 0
         self.failing_reads = 0
         self.after_read: Callable[[AttemptView], None] = lambda _row: None  # play what happens just after a read
         self._nudge = nudge
         self._lock = threading.RLock()
+
+    def now_ms(self) -> int:
+        return int(self.clock().timestamp() * 1000)
 
     # -- what a test does
 
@@ -50,7 +52,7 @@ class MemoryStore:
     ) -> str:
         _, job, number = attempt_id.split("-")
         row = AttemptView(attempt_id, job, int(number), state, 1, 0, backends=list(backends))
-        stamps = {"created_ms": now_ms(), "pools": {name: [f"pool-{name}"] for name in backends}, "term_s": 1}
+        stamps = {"created_ms": self.now_ms(), "pools": {name: [f"pool-{name}"] for name in backends}, "term_s": 1}
         with self._lock:
             self.rows[attempt_id] = replace(row, **{**stamps, **fields})  # type: ignore[arg-type]
         return attempt_id
@@ -70,7 +72,7 @@ class MemoryStore:
                 self.failing_reads -= 1
                 raise ConnectionError("the database went away")
             row = self.rows.get(attempt_id)
-            read = None if row is None else replace(row, now_ms=now_ms())
+            read = None if row is None else replace(row, now_ms=self.now_ms())
         if read is not None:
             self.after_read(read)
         return read
@@ -80,14 +82,14 @@ class MemoryStore:
         return a_launch(group, key=attempt_id, user="ann")
 
     def mark(self, attempt_id: str, to: AttemptState, *, at: datetime | None = None) -> bool:
-        order = ["RESERVED", "PENDING", "RUNNING", "STOPPING"]
         with self._lock:
             row = self.rows[attempt_id]
-            if row.state not in order or order.index(to) <= order.index(row.state):
+            if to not in ATTEMPT_EDGES[AttemptState(row.state)]:
                 return False
             self.marks.append(str(to))
-            stamp = {"PENDING": "pending_ms", "RUNNING": "started_ms", "STOPPING": "stopping_ms"}[to]
-            self._change(attempt_id, state=str(to), **{stamp: _ms(at) or now_ms()})
+            stamp = {"PENDING": "pending_ms", "RUNNING": "started_ms", "STOPPING": "stopping_ms"}.get(to)
+            first = {} if stamp is None else {stamp: getattr(row, stamp) or _ms(at) or self.now_ms()}
+            self._change(attempt_id, state=str(to), **first)
             return True
 
     def give_up_placing(self, attempt_id: str) -> bool:
@@ -114,20 +116,47 @@ class MemoryStore:
                 row.stop_cause and (cause is not StopCause.CANCEL or row.stop_cause == cause)
             ):
                 return False
-            self._change(attempt_id, stop_cause=str(cause), stop_grace_s=grace_s, stop_asked_ms=now_ms())
+            grace_s += self._told_s_ago(row)
+            graces_s = [grace_s, row.stop_grace_s] if row.stop_cause else [grace_s]
+            self._change(attempt_id, stop_cause=str(cause), stop_grace_s=min(graces_s), stop_asked_ms=self.now_ms())
         self._nudge(attempt_id)
         return True
 
-    def stop_sent(self, attempt_id: str, grace_s: int | None = None) -> None:
+    def stop_sent(self, attempt_id: str, grace_s: int | None = None, since_s: float = 0) -> None:
         with self._lock:
             row = self.rows[attempt_id]
-            late = grace_s is not None and bool(row.stop_cause) and grace_s > row.stop_grace_s
-            if row.state in _LIVE and not row.stop_sent and not late:
-                self._change(attempt_id, stop_sent=True, stopping_ms=now_ms())
-                self.mark(attempt_id, AttemptState.STOPPING)
+            if row.state not in _LIVE:
+                return
+            if not row.stop_sent:
+                told: dict[str, object] = {"stop_sent": True, "stopping_ms": self.now_ms()}
+                if not row.stop_cause:
+                    told |= {"stop_cause": StopCause.WAITER_GONE.value, "stop_grace_s": 0}
+                    told |= {"stop_asked_ms": self.now_ms()}
+                self._change(attempt_id, **told)
+            self.mark(attempt_id, AttemptState.STOPPING)
+            row = self.rows[attempt_id]
+            if grace_s is not None and row.stop_grace_s < grace_s:
+                self._change(attempt_id, stop_sent=False, stopping_ms=None)
+            elif grace_s is not None and grace_s + self._told_s_ago(row) < row.stop_grace_s:
+                self._change(attempt_id, stop_grace_s=grace_s + self._told_s_ago(row))
+
+    def _told_s_ago(self, row: AttemptView) -> int:
+        return -(-(self.now_ms() - row.stopping_ms) // 1000) if row.stopping_ms is not None else 0
 
     def checkpoint_sent(self, attempt_id: str, number: int) -> None:
         self._change(attempt_id, checkpoint_done=number)
+
+    def resize_sent(self, attempt_id: str) -> None:
+        row = self.rows[attempt_id]
+        if row.resize is not None:
+            self._change(attempt_id, resize=replace(row.resize, sent=True))
+
+    def resized(self, attempt_id: str, *, reached: bool, message: str = "") -> bool:
+        if self.rows[attempt_id].resize is None:
+            return False
+        self._change(attempt_id, resize=None, stop_cause="", stop_grace_s=0)
+        self.resizes.append((reached, message))
+        return True
 
     def settle(self, end: EndRequest) -> Settled:
         with self._lock:
@@ -136,6 +165,7 @@ class MemoryStore:
             if row.state not in _LIVE:
                 return Settled(first=False, attempt_state=row.state, job_state="")
             self.ends[end.attempt_id] = end
+            self.firsts += 1
             state = str(verdict(Reason(end.reason)).attempt)
             self._change(end.attempt_id, state=state)
             return Settled(first=True, attempt_state=state, job_state="")
@@ -164,35 +194,23 @@ class MemoryStore:
         return len(changed)
 
     def _observe(self, backend: str, one: Observation) -> bool:
+        """By the ledger's own rules of what is newer, what has changed and what an absence cannot know."""
         with self._lock:
             row = self.rows.get(one.handle.key)
             if row is None or row.state not in _LIVE:
                 return False
-            before = next((part for part in row.seen if part.backend == backend), None)
-            absent = one.phase is Phase.ABSENT
-            if before is not None and not absent and (one.restarts, one.sequence) <= (before.restarts, before.sequence):
+            part = next((part for part in row.seen if part.backend == backend), None)
+            before = None if part is None else asdict(part)
+            if not observe._newer(before, one):
                 return False
-            end = one.end
-            part = GroupSeen(
-                backend,
-                str(one.phase),
-                as_of_ms=_ms(one.as_of) or 0,
-                restarts=one.restarts,
-                sequence=before.sequence if absent and before else one.sequence,
-                started_ms=_ms(one.started_at),
-                ended_ms=_ms(one.ended_at),
-                cause=str(end.cause) if end else "",
-                exit_code=end.exit_code if end else None,
-                failed_rank=end.failed_rank if end else None,
-                final=end.final if end else False,
-                stop_confirmed=one.stop_confirmed,
-                notice_kind=str(one.notice.kind) if one.notice else "",
-                notice_deadline_ms=_ms(one.notice.deadline) if one.notice else None,
-            )
-            self._change(row.attempt_id, seen=[*(p for p in row.seen if p.backend != backend), part])
-            return (
-                before is None or before.phase != part.phase or replace(before, as_of_ms=0) != replace(part, as_of_ms=0)
-            )
+            after = observe._json(before, one)
+            known = {name: value for name, value in after.items() if name in GroupSeen.__dataclass_fields__}
+            changed = before is None or observe._told(before) != observe._told({**known, "backend": backend})
+            if changed or after["as_of_ms"] - (before or after)["as_of_ms"] >= observe.FRESH_MS:
+                seen = GroupSeen(**{**known, "backend": backend})
+                others = [each for each in row.seen if each.backend != backend]
+                self._change(row.attempt_id, seen=sorted([*others, seen], key=lambda each: each.backend))
+            return changed
 
     def capacity(self, backend: str, pools: Sequence[PoolCapacity], capabilities: Capabilities | None = None) -> None:
         """Not looked at."""
