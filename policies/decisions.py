@@ -91,6 +91,8 @@ class Resize:
 
     attempt: str
     version: int
+    job: str
+    job_version: int  # so that a size that was asked for meanwhile is not taken for one that was seen
     group: str
     replicas: int
     placed: tuple[Placed, ...]

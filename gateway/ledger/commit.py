@@ -122,7 +122,13 @@ def _wishes(act: Act) -> list[Preempt | Move | Resize]:
 
 def _lock(session: Session, plan: Plan, waits: Mapping[UUID, Wait]) -> _Locked:
     admitted = {parse_key(admit.job)[0] for act in plan.acts for admit in act.admits}
-    jobs = admitted | {parse_key(reject.job)[0] for reject in plan.rejects} | set(waits)
+    resizes = [resize for act in plan.acts for resize in act.resizes]
+    jobs = (
+        admitted
+        | {UUID(resize.job) for resize in resizes}
+        | {parse_key(reject.job)[0] for reject in plan.rejects}
+        | set(waits)
+    )
     attempts = {wish.attempt for act in plan.acts for wish in _wishes(act)}
     locked = _Locked()
     if jobs:
@@ -134,7 +140,7 @@ def _lock(session: Session, plan: Plan, waits: Mapping[UUID, Wait]) -> _Locked:
     if displaced:
         mine = set(session.execute(displace.LOCK_LEASES, {"ids": sorted(displaced)}).scalars())
         locked.attempts -= displaced - mine
-    resized = {resize.attempt for act in plan.acts for resize in act.resizes}
+    resized = {resize.attempt for resize in resizes}
     if resized:
         mine = set(session.execute(resizing.LOCK_LEASES, {"ids": sorted(resized)}).scalars())
         locked.attempts -= resized - mine
@@ -147,6 +153,7 @@ def _lock(session: Session, plan: Plan, waits: Mapping[UUID, Wait]) -> _Locked:
 def _attempt(session: Session, act: Act, locked: _Locked, done: Applied) -> Why | None:
     """Apply one act in a savepoint; why it was dropped, or None. The numbers of a limit name whose it is."""
     busy = [admit.job for admit in act.admits if parse_key(admit.job)[0] not in locked.jobs]
+    busy += [resize.job for resize in act.resizes if UUID(resize.job) not in locked.jobs]
     busy += [wish.attempt for wish in _wishes(act) if wish.attempt not in locked.attempts]
     if busy:
         return Why(STALE, {}, f"{busy[0]} is being changed by another transaction, or is gone")

@@ -33,7 +33,8 @@ _SENT = text(
 )
 _DONE = text(
     """
-    UPDATE attempts SET placed = CAST(:placed AS jsonb), resize_to = NULL, resized_at = now(), stop_cause = NULL,
+    UPDATE attempts SET placed = CAST(:placed AS jsonb), resize_to = NULL, stop_cause = NULL,
+        resized_at = CAST(resize_to->>'at' AS timestamptz),
         stop_grace_s = NULL, stop_asked_at = NULL, stop_for = '', stop_credit = false, version = version + 1
     WHERE id = :id
     """

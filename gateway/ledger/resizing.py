@@ -1,8 +1,9 @@
 """A resize, decided and carried through by relaunch: the lease grows before anything is told, and passes to the next
 attempt in the transaction that ends the one before (DESIGN §7), so that nobody ever sees what it holds free.
 
-`attempts.resize_to` is {group, replicas, from, placed, items, in_place, lost, token, numbers}; it counts while the
-attempt's stop cause, told or due, is `resize`. Never decides who is resized; in place see `gateway.ledger.inplace`.
+`attempts.resize_to` is {group, replicas, from, placed, items, in_place, lost, token, numbers, at: when it was decided};
+it counts while the attempt's stop cause, told or due, is `resize`. Never decides who is resized; one in place is
+carried through by `gateway.ledger.inplace`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,8 +35,8 @@ LOCK_LEASES: Final = text(
 
 _DECIDE = text(
     """
-    UPDATE attempts SET resize_to = CAST(:to AS jsonb), version = attempts.version + 1, stop_credit = false,
-        stop_for = '',
+    UPDATE attempts SET resize_to = CAST(:to AS jsonb) || jsonb_build_object('at', now()),
+        version = attempts.version + 1, stop_credit = false, stop_for = '',
         stop_due = CASE WHEN :waits THEN jsonb_build_object('cause', 'resize', 'credit', false, 'grace_s', grace.s) END,
         stop_cause = CASE WHEN NOT :waits THEN 'resize' END,
         stop_grace_s = CASE WHEN NOT :waits THEN grace.s END,
@@ -44,6 +45,7 @@ _DECIDE = text(
         SELECT coalesce(CAST(:grace_s AS int), CAST(jobs.request->>'grace_s' AS int), 300) AS s) grace
     WHERE attempts.id = :id AND attempts.version = :version AND attempts.ended_at IS NULL
         AND attempts.stop_cause IS NULL AND jobs.id = attempts.job_id AND NOT jobs.want_cancel
+        AND jobs.version = :job_version
     RETURNING jobs.id AS job_id, jobs.tenant_id
     """
 )
@@ -57,7 +59,8 @@ _SUCCESSOR = text(
         stop_for, stop_credit, checkpoint_asked, observed, why, progress, reason, codes, message, gpu_ms, money,
         restart_ms, preemption_lost, created_at, resized_at)
     SELECT :id, jobs.id, :number, 'RESERVED', 1, CAST(:placed AS jsonb), :lease_id, '{}', '[]', '', '', false,
-        jobs.want_checkpoint, '{}', CAST(:why AS jsonb), '{}', '', '{}', '', 0, 0, 0, false, now(), now()
+        jobs.want_checkpoint, '{}', CAST(:why AS jsonb), '{}', '', '{}', '', 0, 0, 0, false, now(),
+        coalesce(CAST(:at AS timestamptz), now())
     FROM jobs WHERE jobs.id = :job_id
     """
 )
@@ -79,6 +82,7 @@ def decide(session: Session, resize: Resize) -> Any:
         {
             "id": resize.attempt,
             "version": resize.version,
+            "job_version": resize.job_version,
             "to": dumps(_wish(session, resize)),
             "waits": bool(resize.waiter),
             "grace_s": None if resize.grace_ms is None else -(-resize.grace_ms // 1000),
@@ -277,6 +281,7 @@ def succeed(session: Session, job: JobRow, attempt: AttemptRow, placed: Sequence
             "placed": dumps(placed_json(placed)),
             "lease_id": lease.id,
             "why": dumps(why),
+            "at": wish.get("at"),
         },
     )
     moved = move_job(

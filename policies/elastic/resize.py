@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from policies.cycle import RANKS, State
-from policies.decisions import Act, Resize, Wait, Why
+from policies.decisions import Act, Loan, Resize, Wait, Why
 from policies.elastic.growth import keeps, worthwhile
 from policies.elastic.places import grown, shrunk
 from policies.elastic.shrink import cooled_down, may_resize
@@ -40,7 +40,8 @@ def resize(jobs: Sequence[QueuedJob], state: State) -> None:
         if elastic is None or not may_resize(attempt, elastic, state):
             continue
         target = elastic.sizes.at_most(elastic.sizes.target)
-        if elastic.wished and target is not None and target < elastic.size:
+        asked = elastic.wished or cooled_down(elastic, state)
+        if target is not None and target < elastic.size and asked:
             _shrink(attempt, elastic, target, Why("Wished", {"from": elastic.size, "to": target}), state)
         elif (back := _not_kept(elastic, state)) is not None:
             _shrink(attempt, elastic, *back, state)
@@ -73,9 +74,30 @@ def _not_kept(elastic: Elastic, state: State) -> tuple[int, Why] | None:
 
 def _shrink(attempt: LiveAttempt, elastic: Elastic, size: int, why: Why, state: State) -> None:
     placed = shrunk(attempt.placed, elastic.group, size)
-    found = Resize(attempt.id, attempt.version, elastic.group, size, placed, why, in_place=elastic.in_place)
     state.resizing.add(attempt.id)
-    state.acts.append(Act(resizes=(found,)))
+    state.acts.append(Act(resizes=(_decision(attempt, elastic, size, placed, why),)))
+
+
+def _decision(  # noqa: PLR0917  (private, two callers' facts)
+    attempt: LiveAttempt,
+    elastic: Elastic,
+    size: int,
+    placed: tuple[Placed, ...],
+    why: Why,
+    loans: tuple[Loan, ...] = (),
+) -> Resize:
+    return Resize(
+        attempt=attempt.id,
+        version=attempt.version,
+        job=attempt.job,
+        job_version=elastic.job_version,
+        group=elastic.group,
+        replicas=size,
+        placed=placed,
+        why=why,
+        in_place=elastic.in_place,
+        loans=loans,
+    )
 
 
 def _grow(
@@ -186,10 +208,7 @@ def _take(attempt: LiveAttempt, elastic: Elastic, more: Placed, size: int, state
     numbers: dict[str, int | str] = {"from": elastic.size, "to": size, "pool": more.pool}
     why = Why("Wished" if elastic.wished else "Grown", numbers)
     placed = grown(attempt.placed, elastic.group, shown)
-    found = Resize(
-        attempt.id, attempt.version, elastic.group, size, placed, why, in_place=elastic.in_place, loans=loans
-    )
-    state.acts.append(Act(resizes=(found,)))
+    state.acts.append(Act(resizes=(_decision(attempt, elastic, size, placed, why, loans),)))
 
 
 def _wait(attempt: LiveAttempt, elastic: Elastic, token: Pending, blocker: str, state: State) -> None:

@@ -215,6 +215,8 @@ def _act(search: _Search, chosen: Mapping[str, int], cost: int) -> Act:
             Resize(
                 attempt=name,
                 version=one.attempt.version,
+                job=one.attempt.job,
+                job_version=one.elastic.job_version,
                 group=one.elastic.group,
                 replicas=size,
                 placed=shrunk(one.attempt.placed, one.elastic.group, size),

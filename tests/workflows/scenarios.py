@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.fakes.faults import Fault
 from tests.workflows.gate import Attempt, Gate
+from workflows.messages import ResizeView
 
 Scenario = Callable[[Gate], Awaitable[Attempt]]
 TWO_ATTEMPTS = {"revoked_then_resumed", "resized"}
@@ -93,6 +94,21 @@ async def resized(gate: Gate) -> Attempt:
     return await _goes_on(gate, first, job, replicas_total=2, want_size={"main": 2})
 
 
+async def resized_in_place(gate: Gate) -> Attempt:
+    """A service gets two members more under its launch, and then would get more than there is room for."""
+    attempt = await gate.run(kind="inference")
+    await attempt.until("RUNNING")
+    for replicas, reached in ((3, True), (1000, False)):
+        before = len(gate.clusters["one"].launches[attempt.key].ranks)
+        wish = ResizeView("group-one", replicas, before)
+        gate.store.wish(attempt.key, resize=wish, stop_grace_s=30, stop_asked_ms=gate.store.now_ms())
+        await attempt.gate_until(lambda: gate.store.rows[attempt.key].resize is None, f"a resize to {replicas} over")
+        assert gate.store.resizes[-1][0] is reached
+        assert len(gate.clusters["one"].launches[attempt.key].ranks) == 3
+    gate.clusters["one"].finish(attempt.key)
+    return attempt
+
+
 async def _goes_on(gate: Gate, first: Attempt, job: uuid.UUID, **fields: Any) -> Attempt:
     second = await gate.run(job=job, number=2, checkpoints=True, **fields)
     second.before = first
@@ -122,5 +138,6 @@ ALL: dict[str, Scenario] = {
     "revoked": revoked,
     "revoked_then_resumed": revoked_then_resumed,
     "resized": resized,
+    "resized_in_place": resized_in_place,
     "tried_again": tried_again,
 }

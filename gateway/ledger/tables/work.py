@@ -104,7 +104,7 @@ class AttemptRow(SQLModel, table=True):
         nullable=True
     )  # {cause, grace_s, credit}: not told before stop_for is placed
     resize_to: dict[str, Any] | None = Json(nullable=True)  # see `gateway.ledger.resizing`; counts with cause `resize`
-    resized_at: datetime | None = Instant(nullable=True)  # when it got its present size, if not by an admission
+    resized_at: datetime | None = Instant(nullable=True)  # when its present size was decided, if not by an admission
     checkpoint_asked: int = 0  # the newest want_checkpoint that was carried out
     observed: dict[str, Any] = Json()  # backend -> last observation (workflows.messages.Seen)
     why: dict[str, Any] = Json()  # the Admit's reason and numbers

@@ -157,7 +157,7 @@ def test_a_growth_that_the_budget_forbids_does_not_happen_and_is_said_once(gate:
     assert (scene.view().stop_cause, scene.held()) == ("", 4)
     told = rows(gate.engine, "SELECT reason FROM events WHERE kind = 'ResizeRefused'")
     assert len(told) == 1
-    assert "gpu_ms" in told[0].reason
+    assert "budget of org/low" in told[0].reason
 
 
 def test_a_save_that_cannot_be_resharded_after_all_ends_at_the_old_size(gate: Gate) -> None:
