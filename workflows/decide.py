@@ -200,6 +200,8 @@ def _launching(view: AttemptView) -> Step:
     contingent = view.lease_state == "contingent"
     if view.lease_state == "voided":
         return _give_up(view)  # what may have been made has still to be taken away
+    if contingent and view.follows:
+        return _following(view)
     if missing and (contingent or len(view.backends) > 1):
         return (_not_placed(view) if contingent else None) or Prepare(view.attempt_id, missing)
     if view.lease_state != "held" or not view.backends:
@@ -213,6 +215,13 @@ def _launching(view: AttemptView) -> Step:
         if not gang.has_run(view, backend):
             return _pending(view)
     return _pending(view)
+
+
+def _following(view: AttemptView) -> Step:
+    """Its place is leased; it is launched once the attempt before it is settled, to resume from what that saved."""
+    if view.follows == "stays":
+        return AbortAll(EndRequest(view.attempt_id, Reason.GANG_ROLLED_BACK, message="the move was called off"))
+    return Wait(REREAD_S)
 
 
 def _not_placed(view: AttemptView) -> Step | None:

@@ -109,6 +109,7 @@ class AttemptView:
     pools: dict[str, list[str]] = field(default_factory=dict)  # backend -> pools in which the attempt is placed
     handles: dict[str, str] = field(default_factory=dict)  # backend -> what it calls the launch
     no_progress: int = 0  # attempts in a row before this one that saved and left without a newer checkpoint
+    follows: str = ""  # waits for the attempt before it, which is moved: "going", or "stays" after all
     preemptor: bool = False  # others had to make way for it
     place_timeout_s: int = 0  # a waiter that is not prepared so long after it began gives up; 0: never
     resize: ResizeView | None = None  # inside the living launch; one by relaunch is a stop with that cause

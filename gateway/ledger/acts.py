@@ -14,7 +14,7 @@ from sqlalchemy import CursorResult, text
 from sqlalchemy.orm import Session
 
 from backends.naming import attempt_id
-from gateway.ledger import displace, events, leases, outbox, resizing, transition
+from gateway.ledger import displace, events, leases, moving, outbox, resizing, transition
 from gateway.ledger.codec import dumps, placed_json
 from gateway.ledger.decisions import Decided
 from gateway.ledger.limits import LimitExceeded
@@ -124,7 +124,7 @@ def apply(session: Session, act: Act, jobs: dict[UUID, LockedJob], done: Applied
         _preempt(session, preempt, mine)
     displace.spare_the_rest(session, act.preempts)
     for move in act.moves:
-        _move(session, move, mine)
+        _move(session, move, rows, mine)
     for resize in act.resizes:
         if resize.waiter:
             resizing.count_on(session, resize.attempt, mine.attempts[resize.waiter])
@@ -233,13 +233,25 @@ def _preempt(session: Session, preempt: Preempt, mine: Applied) -> None:
     mine.decided.append(Decided("Preempt", job_id, preempt.attempt, preempt.why, {**data, "credit": preempt.credit}))
 
 
-def _move(session: Session, move: Move, mine: Applied) -> None:
-    """The attempt leaves and its job is queued again for the other place; no lease is held there meanwhile."""
+def _move(session: Session, move: Move, rows: ChainMap[UUID, LockedJob], mine: Applied) -> None:
+    """The attempt leaves, and its job's next one has the other place. Where the ledger does not grant that (a limit
+    that the plan does not know) the waiter is not to suffer: the victim is stopped as without the place.
+    """
+    job_id, made, problem = UUID(move.job), None, ""
+    try:
+        with session.begin_nested():
+            if (reserved := moving.reserve(session, move, rows[job_id])) is not None:
+                made, rows[job_id] = reserved
+    except LimitExceeded as error:
+        problem = str(error)
     stop_for = mine.attempts.get(move.waiter, move.waiter)
-    job_id = _due(session, move, StopCause.MOVE, stop_for)
+    _due(session, move, move.instead if made is None else StopCause.MOVE, stop_for)
     mine.preempted.append(move.attempt)
-    data = {"waiter": move.waiter, "placed": placed_json(move.placed), "credit": move.credit}
-    mine.decided.append(Decided("Move", job_id, move.attempt, move.why, data))
+    data = {"waiter": move.waiter, "placed": placed_json(move.placed), "credit": move.credit, "next": made}
+    if made is not None:
+        mine.attempts[move.job] = made
+    why = Why(move.why.token, move.why.numbers, problem or move.why.remedy)
+    mine.decided.append(Decided("Move" if made else "Preempt", job_id, move.attempt, why, data))
 
 
 def _due(session: Session, wish: Preempt | Move, cause: StopCause, stop_for: str) -> UUID:

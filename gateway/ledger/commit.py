@@ -122,6 +122,7 @@ def _wishes(act: Act) -> list[Preempt | Move | Resize]:
 
 def _lock(session: Session, plan: Plan, waits: Mapping[UUID, Wait]) -> _Locked:
     admitted = {parse_key(admit.job)[0] for act in plan.acts for admit in act.admits}
+    admitted |= {UUID(move.job) for act in plan.acts for move in act.moves}  # admitted elsewhere
     resizes = [resize for act in plan.acts for resize in act.resizes]
     jobs = (
         admitted
@@ -154,6 +155,7 @@ def _attempt(session: Session, act: Act, locked: _Locked, done: Applied) -> Why 
     """Apply one act in a savepoint; why it was dropped, or None. The numbers of a limit name whose it is."""
     busy = [admit.job for admit in act.admits if parse_key(admit.job)[0] not in locked.jobs]
     busy += [resize.job for resize in act.resizes if UUID(resize.job) not in locked.jobs]
+    busy += [move.job for move in act.moves if UUID(move.job) not in locked.jobs]
     busy += [wish.attempt for wish in _wishes(act) if wish.attempt not in locked.attempts]
     if busy:
         return Why(STALE, {}, f"{busy[0]} is being changed by another transaction, or is gone")

@@ -13,6 +13,7 @@ from uuid import UUID
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from backends.naming import parse_attempt_id
 from gateway.ledger import limits
 from gateway.ledger.accounts import Key, Line, book, locked
 from gateway.ledger.limits import Amounts, LimitExceeded, amounts_of
@@ -61,7 +62,7 @@ def take(
     hold_ms = ROLLING_MS if max_duration_ms is None else max_duration_ms
     ceilings: dict[str, int] = {}
     if not smaller:
-        ceilings = limits.check_quota(session, levels, asked, limits.unclaimed(session, going), balances)
+        ceilings = limits.check_quota(session, levels, asked, going, balances)
         limits.check_allowance(session, levels, klass, gpu_milli)
         limits.check_budget(session, levels, meter, hold_ms)
 
@@ -118,7 +119,9 @@ def victim_settled(session: Session, victim_attempt_id: str, keeps: Amounts | No
         return []
     freed = limits.less(_held_by_attempt(session, victim_attempt_id), keeps or {})
     held_now = []
-    for lease in sorted(waiting, key=lambda lease: (lease.created_at, lease.id)):
+    # The job's own next attempt, where it is moved, comes after those for whom it makes way.
+    own, _, _ = parse_attempt_id(victim_attempt_id)
+    for lease in sorted(waiting, key=lambda lease: (lease.job_id == own, lease.created_at, lease.id)):
         left = [other for other in lease.contingent_on if other != victim_attempt_id]
         # The last one brings with it whatever was free from the beginning.
         items, moved = _give(lease.items, freed, everything=not left)

@@ -107,7 +107,10 @@ class Victim:
 _CONTINGENT = text(
     """
     SELECT leases.attempt_id, contingent_on, items, tenants.path FROM leases JOIN tenants ON tenants.id = tenant_id
-    WHERE state = 'contingent' ORDER BY leases.created_at, leases.id
+    WHERE state = 'contingent'
+    -- A move's next attempt counts on its victim last: the others are those for whom it makes way.
+    ORDER BY EXISTS (SELECT FROM attempts a WHERE a.job_id = leases.job_id AND leases.contingent_on ? a.id),
+        leases.created_at, leases.id
     """
 )
 _LEASES = text(
@@ -144,29 +147,31 @@ def less(amounts: Amounts, kept: Amounts) -> dict[tuple[str, str], int]:
     return {what: max(0, amount - kept.get(what, 0)) for what, amount in amounts.items()}
 
 
-def unclaimed(session: Session, going: Sequence[Victim]) -> tuple[Victim, ...]:
-    """Those that no contingent lease counts on yet: what one victim frees is promised once."""
-    if not going:
-        return ()
-    claimed = {victim for row in session.execute(_CONTINGENT) for victim in row.contingent_on}
-    return tuple(victim for victim in going if victim.attempt_id not in claimed)
+def _unclaimed(session: Session, levels: Sequence[Level], going: Sequence[Victim]) -> dict[int, tuple[Victim, ...]]:
+    """Per level those below it that no contingent lease below it counts on yet: each is promised once at a level."""
+    rows = session.execute(_CONTINGENT).all() if going else ()
+    found: dict[int, tuple[Victim, ...]] = {}
+    for level in levels:
+        claimed = {victim for row in rows if level.holds(row.path) for victim in row.contingent_on}
+        found[level.id] = tuple(v for v in going if level.holds(v.path) and v.attempt_id not in claimed)
+    return found
 
 
 def covered(session: Session, levels: Sequence[Level]) -> dict[tuple[int, str, str], int]:
     """Per level: what contingent leases below wait for and victims below still hold: held once, not twice."""
     found: dict[tuple[int, str, str], int] = {}
-    claimed: set[str] = set()
+    claimed: set[tuple[int, str]] = set()  # at one level the oldest claim counts
     for row in session.execute(_CONTINGENT).all():
         mine = [level for level in levels if level.holds(row.path)]
-        counted = [victim for victim in row.contingent_on if victim not in claimed]  # the oldest claim counts
-        claimed.update(row.contingent_on)
         if not mine:
             continue
         held = amounts_of(row.items, "held")
-        going = victims(session, counted)
+        going = victims(session, row.contingent_on)
         for level in mine:
+            open_ = [v for v in going if level.holds(v.path) and (level.id, v.attempt_id) not in claimed]
+            claimed.update((level.id, victim) for victim in row.contingent_on)
             for (flavor, resource), amount in amounts_of(row.items).items():
-                freed = sum(v.amounts.get((flavor, resource), 0) for v in going if level.holds(v.path))
+                freed = sum(v.amounts.get((flavor, resource), 0) for v in open_)
                 key = (level.id, flavor, resource)
                 found[key] = found.get(key, 0) + min(freed, amount - held[flavor, resource])
     return found
@@ -188,13 +193,13 @@ def check_quota(
     judged: dict[str, int] = {}
     if not any((level.id, *what) in limits for level in levels for what in asked):
         return judged
-    relief = covered(session, levels)
+    relief, mine = covered(session, levels), _unclaimed(session, levels, going)
     observed = direct.observed(session, levels)
     for level in levels:
         for (flavor, resource), amount in sorted(asked.items()):
             limit = limits.get((level.id, flavor, resource))
             balance = balances[Key(Account.CONCURRENCY, level.id, flavor, resource)]
-            freed = sum(v.amounts.get((flavor, resource), 0) for v in going if level.holds(v.path))
+            freed = sum(v.amounts.get((flavor, resource), 0) for v in mine[level.id])
             more = amount - freed
             held = balance.posted + balance.pending - relief.get((level.id, flavor, resource), 0)
             if limit is None or more <= 0:

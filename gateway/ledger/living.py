@@ -1,19 +1,23 @@
 """Live attempts as the arbiter sees them, with what a preemption of each would cost; and who borrows from whom."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from backends.naming import parse_attempt_id
 from gateway.ledger import elastic as elastics
-from gateway.ledger.codec import placed_of, to_ms
-from policies.snapshot import Borrowing, Elastic, LiveAttempt, Override, Placed
+from gateway.ledger.codec import placed_of, queued_job, to_ms
+from policies.snapshot import Borrowing, Elastic, LiveAttempt, Override, Placed, QueuedJob
 from policies.vocabulary import AttemptState, JobKind, PriorityClass, StopCause
 
 _LIVE = text(
     """
     SELECT a.id, a.resize_to, a.job_id, a.chunk, a.state, a.version, a.placed, a.created_at, a.started_at,
+        j.submitted_at, j.version AS job_version, j.want_size, j.want_hold,
         -- What is due for a waiter that is not placed yet counts as under way: nobody else may have it.
         coalesce(a.stop_cause, CASE WHEN waiter.id IS NOT NULL THEN a.stop_due->>'cause' END) AS stop_cause,
         t.path, j.principal, j.kind, l.klass, j.request, l.contingent_on, l.state AS lease_state,
@@ -53,14 +57,39 @@ _BORROWINGS = text(
 _OVERRIDES = text("SELECT attempt_id, force, reason, expires_at FROM overrides WHERE expires_at > now()")
 
 
-def attempts(session: Session, *, default_restart_ms: int) -> tuple[LiveAttempt, ...]:
+Wishes = dict[UUID, tuple[int, str, QueuedJob]]
+"""Job id -> (its version, its class in force, the job as it would be queued): decoded once, as the queue's are."""
+
+
+def attempts(session: Session, *, default_restart_ms: int, wishes: Wishes | None = None) -> tuple[LiveAttempt, ...]:
     """Every attempt that holds a lease. Restart: measured at an earlier attempt of the job, else the default."""
     preemptions = {row.job_id: row for row in session.execute(_PREEMPTIONS)}
     sizes = elastics.read(session)
+    rows = session.execute(_LIVE).mappings().all()
+    known = _wishes(rows, wishes if wishes is not None else {})
     return tuple(
-        _live(row, preemptions.get(row["job_id"]), default_restart_ms, sizes.get(row["id"]))
-        for row in session.execute(_LIVE).mappings()
+        replace(
+            _live(row, preemptions.get(row["job_id"]), default_restart_ms, sizes.get(row["id"])),
+            wish=known.get(row["job_id"]),
+        )
+        for row in rows
     )
+
+
+def _wishes(rows: Sequence[Mapping[Any, Any]], memory: Wishes) -> dict[UUID, QueuedJob]:
+    """What each job asks for, should it go on elsewhere."""
+    found: dict[UUID, QueuedJob] = {}
+    for row in rows:
+        if row["chunk"] is not None:
+            continue
+        kept = memory.get(row["job_id"])
+        if kept is None or kept[:2] != (row["job_version"], row["klass"]):
+            job = queued_job({**row, "id": row["job_id"], "version": row["job_version"], "not_before": None})
+            kept = memory[row["job_id"]] = (row["job_version"], row["klass"], job)
+        found[row["job_id"]] = kept[2]
+    for gone in memory.keys() - found.keys():
+        del memory[gone]
+    return found
 
 
 def borrowings(session: Session) -> tuple[Borrowing, ...]:
@@ -92,6 +121,12 @@ def _keeps(row: Mapping[Any, Any]) -> tuple[Placed, ...]:
 
 def _resizes(row: Mapping[Any, Any]) -> bool:
     return row["resize_to"] is not None and row["stop_cause"] == StopCause.RESIZE
+
+
+def _moved_from(row: Mapping[Any, Any]) -> str:
+    """The attempt of its own job for whose end it waits, "" for none."""
+    waits_for = row["contingent_on"] if row["lease_state"] == "contingent" else ()
+    return next((one for one in waits_for if parse_attempt_id(one)[0] == row["job_id"]), "")
 
 
 def _live(row: Mapping[Any, Any], preempted: Any, default_restart_ms: int, elastic: Elastic | None) -> LiveAttempt:
@@ -126,5 +161,6 @@ def _live(row: Mapping[Any, Any], preempted: Any, default_restart_ms: int, elast
         stopping=StopCause(row["stop_cause"]) if row["stop_cause"] else None,
         contingent_on=tuple(row["contingent_on"]) if row["lease_state"] == "contingent" else (),
         elastic=elastic,
+        moved_from=_moved_from(row),
         keeps=_keeps(row),
     )

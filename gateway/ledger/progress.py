@@ -45,7 +45,8 @@ _ATTEMPT = text(
     FROM attempts a JOIN jobs j ON j.id = a.job_id
     WHERE a.id = :id AND a.ended_at IS NULL AND NOT EXISTS (
         SELECT FROM attempts newer
-        WHERE newer.job_id = a.job_id AND newer.chunk IS NOT DISTINCT FROM a.chunk AND newer.number > a.number)
+        WHERE newer.job_id = a.job_id AND newer.chunk IS NOT DISTINCT FROM a.chunk AND newer.number > a.number
+            AND newer.state <> 'RESERVED')  -- one that has a place already, and waits for this one to leave
     FOR NO KEY UPDATE OF a
     """
 )

@@ -65,6 +65,7 @@ class QueueMemory:
     """What one process has decoded: job id -> (version, job, what of it has to be judged anew in each cycle)."""
 
     jobs: dict[UUID, tuple[int, QueuedJob, "Open"]] = field(default_factory=dict)
+    live: dict[UUID, tuple[int, str, QueuedJob]] = field(default_factory=dict)  # of `gateway.ledger.living`
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from uuid import UUID
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from gateway.ledger import events, leases, outbox, resizing, theft, waiters
+from gateway.ledger import events, leases, moving, outbox, resizing, theft, waiters
 from gateway.ledger.codec import from_ms, to_ms
 from gateway.ledger.credits import Victim, earlier_preemptions, grant_credit
 from gateway.ledger.limits import amounts_of
 from gateway.ledger.meter import gpu_milli_of
-from gateway.ledger.settlement_jobs import JobEnd, settle_job
+from gateway.ledger.settlement_jobs import JobEnd, goes_on, settle_job
 from gateway.ledger.tables.work import AttemptRow, JobRow, LeaseRow
 from gateway.ledger.transition import move_attempt
 from policies.reasons import Verdict, verdict
@@ -60,7 +60,8 @@ def settle(
     lease = leases.lock_for_end(session, attempt.id)
     theft.note(session, attempt, lease, end, settings)
     # A resized attempt's lease passes on whole, below; what it gave up is its waiters' in the same transaction.
-    follows = resizing.may_follow(session, job, attempt, lease, facts.reason)
+    after = moving.next_of(session, job, attempt)
+    follows = None if after is not None else resizing.may_follow(session, job, attempt, lease, facts.reason)
     if lease is not None and follows is None:
         _resolve(session, lease, facts)
     kept = None if follows is None else amounts_of(leases.items_of(follows))
@@ -70,23 +71,27 @@ def settle(
     if lease is not None and _earns(attempt, job, facts):
         credit = _credit(session, attempt, lease, facts, settings, default_restart_ms)
     session.execute(_REVOKE_TOKENS, {"attempt": attempt.id})
-    job_state = settle_job(
-        session,
-        job,
-        attempt,
-        JobEnd(
-            reason=facts.reason,
-            verdict=facts.verdict,
-            ended_at=facts.ended_at,
-            now_ms=to_ms(now) or 0,
-            exit_code=end.exit_code,
-            message=end.message[:_MAX_MESSAGE] or facts.verdict.words,
-            bad_nodes=tuple(end.bad_nodes),
-            refused_by=end.refused_by,
-            credit_gpu_ms=credit,
-        ),
-        settings,
+    if not moving.speaks(session, attempt):
+        outbox.wake_arbiter(session)
+        return Settled(first=True, attempt_state=facts.state, job_state=job.state)
+    job_end = JobEnd(
+        reason=facts.reason,
+        verdict=facts.verdict,
+        ended_at=facts.ended_at,
+        now_ms=to_ms(now) or 0,
+        exit_code=end.exit_code,
+        message=end.message[:_MAX_MESSAGE] or facts.verdict.words,
+        bad_nodes=tuple(end.bad_nodes),
+        refused_by=end.refused_by,
+        credit_gpu_ms=credit,
     )
+    if after is not None and not (after.viable and goes_on(job, job_end, settings)):
+        moving.call_off(session, after)
+        after = None
+    job_state = settle_job(session, job, attempt, job_end, settings)
+    if after is not None:
+        moving.go_on(session, job.id, after)
+        job_state = JobState.ADMITTED
     if follows is not None and job_state == JobState.QUEUED:
         resizing.succeed(session, job, attempt, follows)
         job_state = JobState.ADMITTED

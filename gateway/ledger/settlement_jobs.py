@@ -53,7 +53,18 @@ def settle_job(session: Session, job: JobRow, attempt: AttemptRow, end: JobEnd, 
         session.execute(_REFUSED, {"id": job.id, "backend": end.refused_by, "refusal": dumps(refusal)})
     if job.array_size is not None and attempt.chunk is not None:
         return _settle_tasks(session, job, attempt, end, settings)
-    step = next_step(
+    step = _step(job, end, settings)
+    values = {**_counters(step), **_memory(session, job, attempt, end)}
+    return _move(session, job, step.job_state, end, values, step.not_before_ms)
+
+
+def goes_on(job: JobRow, end: JobEnd, settings: PolicySettings) -> bool:
+    """Whether another attempt of the job (no array) follows this end."""
+    return job.ended_at is None and _step(job, end, settings).job_state is JobState.QUEUED
+
+
+def _step(job: JobRow, end: JobEnd, settings: PolicySettings) -> Next:
+    return next_step(
         end.verdict,
         Counters(job.failures, job.preemptions, job.revocations),
         retry_max=_retry_max(job, end),
@@ -61,8 +72,6 @@ def settle_job(session: Session, job: JobRow, attempt: AttemptRow, end: JobEnd, 
         settings=settings,
         cancel_wanted=job.want_cancel,
     )
-    values = {**_counters(step), **_memory(session, job, attempt, end)}
-    return _move(session, job, step.job_state, end, values, step.not_before_ms)
 
 
 def _move(  # noqa: PLR0917  (private, one caller's facts)

@@ -32,7 +32,7 @@ def read(session: Session, memory: QueueMemory, *, default_restart_ms: int) -> L
         flavors=estate.flavors(session),
         pools=estate.pools(session),
         queued=found.jobs,
-        live=living.attempts(session, default_restart_ms=default_restart_ms),
+        live=living.attempts(session, default_restart_ms=default_restart_ms, wishes=memory.live),
         borrowings=living.borrowings(session),
         overrides=living.overrides(session),
     )

@@ -21,6 +21,11 @@ _ROW = text(
             AND t.index = a.first_index AND a.first_index = a.last_index) AS want_cancel,
         j.want_checkpoint, j.want_size, j.kind, j.request, l.state AS lease_state,
         l.covers_until, (extract(epoch FROM now()) * 1000)::bigint AS now_ms, j.no_progress,
+        CASE WHEN l.state = 'contingent' THEN (
+            SELECT CASE WHEN v.stop_cause IS NOT NULL OR (v.stop_due IS NOT NULL AND EXISTS (SELECT FROM leases w
+                WHERE w.attempt_id = v.stop_for AND w.state = 'contingent')) THEN 'going' ELSE 'stays' END
+            FROM attempts v WHERE v.job_id = a.job_id AND v.ended_at IS NULL AND l.contingent_on ? v.id LIMIT 1
+        ) END AS follows,
         EXISTS (SELECT FROM checkpoints c
             WHERE c.job_id = a.job_id AND c.attempt_number = a.number AND c.verified >= 1) AS newer_checkpoint,
         coalesce((SELECT c.reshardable FROM checkpoints c WHERE c.job_id = a.job_id AND c.verified >= 1
@@ -98,6 +103,7 @@ def load(session: Session, attempt_id: str, settings: LedgerSettings) -> Attempt
         newer_checkpoint=row["newer_checkpoint"],
         resize=_resize(row["resize_to"]) if inside else None,
         survives=bool(_survivors(row)),
+        follows=row["follows"] or "",
         preemptor=row["why"].get("token") == theft.AFTER_PREEMPTION,
         place_timeout_s=settings.place_timeout_s,
         replicas_total=sum(part["replicas"] for part in row["placed"]),

@@ -36,6 +36,9 @@ _SPARE = text(
     RETURNING victim.id, victim.job_id, jobs.tenant_id, spared.told
     """
 )
+_WAIT_FOR = text(
+    "SELECT attempt_id FROM leases WHERE state = 'contingent' AND contingent_on ?| CAST(:spared AS text[]) ORDER BY id"
+)
 _WAITERS = text(
     """
     SELECT attempts.id FROM attempts JOIN leases ON leases.attempt_id = attempts.id
@@ -53,6 +56,9 @@ def spare_victims(session: Session, waiters: list[str]) -> list[str]:
     for row in spared:
         events.insert(session, row.job_id, row.tenant_id, "Spared", attempt_id=row.id)
     outbox.add(session, outbox.NUDGE, [row.id for row in spared])
+    if spared:  # where one was to be moved, its next attempt has to go
+        waiting = session.execute(_WAIT_FOR, {"spared": [row.id for row in spared]})
+        outbox.add(session, outbox.NUDGE, [row.attempt_id for row in waiting])
     return [row.id for row in spared]
 
 

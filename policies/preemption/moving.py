@@ -66,6 +66,8 @@ def _fit(victim: Victim, state: State) -> Gang | None:
     attempt, wish = victim.attempt, victim.attempt.wish
     if wish is None or wish.on_hold or victim.forced or victim.leaving or victim.displaced or attempt.keeps:
         return None
+    if len({part.group for part in attempt.placed}) < len(attempt.placed):
+        return None  # a group in two parts has no single shape to be placed again
     same = replace(wish, groups=_same_shape(attempt, wish))
     here = {placed.pool for placed in attempt.placed}
     for home in _homes(attempt.id, same, state):

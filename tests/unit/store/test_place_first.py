@@ -21,13 +21,24 @@ WHOLE: dict[str, Any] = {"resources": {"accelerators": "H100:8"}}
 class Scene:
     """A job on the only node, and one of a higher class to which the arbiter has given its room."""
 
-    def __init__(self, gate: Gate, klass: str = "P1") -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        klass: str = "P1",
+        *,
+        wish: dict[str, Any] = WHOLE,
+        max_gpus: int = 8,
+        low_gpus: int | None = None,
+        budget: int | None = None,
+    ) -> None:
         self.gate = gate
         write(gate.engine, "UPDATE pools SET place_first = true, places_nodes = true")
         write(gate.engine, "UPDATE nodes SET schedulable = false WHERE name = 'n2'")
-        gate.tenant("org", max_gpus=8)
+        gate.tenant("org", max_gpus=max_gpus)
         for name in ("low", "mid", "high"):
-            tenant = gate.tenant(f"org/{name}")
+            tenant = gate.tenant(f"org/{name}", **({"max_gpus": low_gpus} if name == "low" and low_gpus else {}))
+            if name == "low" and budget:
+                gate.world.budget(tenant, "gpu_ms", budget)
             for allowed in ("P0", "P1"):
                 gate.world.allowance(tenant, allowed, 1000)
         self.epoch = gate.store.take_epoch("me")
@@ -35,10 +46,14 @@ class Scene:
         assert self.turn().admitted == (self.low,)
         self.victim = gate.attempt(self.low)
         gate.runs(self.victim)
-        self.mid = gate.submit("org/mid", priority=klass, **WHOLE)
+        self.prepare()
+        self.mid = gate.submit("org/mid", priority=klass, **wish)
         report = self.turn()
         assert (report.admitted, report.preempted) == ((self.mid,), (self.victim,))
         self.waiter = gate.attempt(self.mid)
+
+    def prepare(self) -> None:
+        """Before the other one comes."""
 
     def turn(self) -> CommitReport:
         cycle = self.gate.store.cycle()
@@ -172,7 +187,11 @@ def test_another_stop_that_comes_first_stays_and_is_not_taken_back(gate: Gate, c
 
 def test_a_resize_would_keep_the_room_so_the_preemption_outweighs_it(gate: Gate) -> None:
     scene = Scene(gate)
-    gate.store.ask_stop(scene.victim, StopCause.RESIZE, 20)
+    write(
+        gate.engine,
+        "UPDATE attempts SET stop_cause = 'resize', stop_grace_s = 20, stop_asked_at = now() WHERE id = :id",
+        id=scene.victim,
+    )
     gate.is_placed(scene.waiter)
     assert scene.view(scene.victim).stop_cause == "preempt"
 

@@ -82,21 +82,6 @@ def test_on_a_contingent_lease_objects_are_made_and_not_started() -> None:
     assert kind(next_step(a_view("PENDING", started=[], lease_state="held", place_first=True))) is Launch
 
 
-def test_a_waiter_that_is_not_placed_in_time_gives_up_and_its_pool_rests() -> None:
-    more = {"lease_state": "contingent", "started": [], "prepared": [], "pending_ms": NOW_MS - 50_000}
-    assert kind(next_step(a_view("PENDING", place_timeout_s=51, **more))) is Prepare
-    step = next_step(a_view("PENDING", place_timeout_s=50, pools={"one": ["p1"]}, **more))
-    assert isinstance(step, AbortAll)
-    assert (step.end.reason, step.rest) == (Reason.BACKEND_WAIT_TIMEOUT, ["p1"])
-    placed = {**more, "prepared": ["one"]}
-    assert kind(next_step(a_view("PENDING", place_timeout_s=50, **placed))) is Wait
-
-
-def test_a_waiter_whose_promise_is_void_takes_away_what_was_made() -> None:
-    given_up = a_view("PENDING", lease_state="voided", started=[], prepared=["one"])
-    assert isinstance(next_step(given_up), AbortAll)
-
-
 def test_stuck_in_the_backend_the_attempt_is_withdrawn_and_its_pool_rests() -> None:
     stuck = a_view("PENDING", a_part(phase="Pending"), backend_wait_timeout_s=50, pools={"one": ["p1", "p2"]})
     step = next_step(stuck)
