@@ -145,10 +145,11 @@ class Store(Protocol):
         """Write a stop wish if there is none yet (a cancel overrides a milder one); a nudge goes out with it."""
         ...
 
-    def stop_sent(self, attempt_id: str, grace_s: int | None = None) -> None:
+    def stop_sent(self, attempt_id: str, grace_s: int | None = None, since_s: float = 0) -> None:
         """The backend has got the stop: the attempt is STOPPING (or CHECKPOINTING, for a notice with a save).
 
-        grace_s: what it was told; where the row wants a shorter one by now, the stop counts as not sent.
+        grace_s: what it was told; where the row wants a shorter one by now, the stop counts as not sent. since_s: how
+        long ago the telling began: a member may have heard it and begun to save before the last one was told.
         """
         ...
 

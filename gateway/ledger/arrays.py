@@ -29,6 +29,16 @@ _WISH = text(
     RETURNING index
     """
 )
+_CANCEL_REST = text(
+    "UPDATE tasks SET state = 'CANCELLED', reason = :reason WHERE job_id = :job_id AND state = 'QUEUED'"
+)
+# As of a gang's members: the first by end time, ties by the lowest index.
+_FIRST_FAILED = text(
+    """
+    SELECT t.reason, t.exit_code FROM tasks t LEFT JOIN attempts a ON a.id = t.attempt_id
+    WHERE t.job_id = :job_id AND t.state = 'FAILED' ORDER BY a.ended_at, t.index LIMIT 1
+    """
+)
 _CANCELLED = text("SELECT count(*) FROM tasks WHERE job_id = :job_id AND state = 'CANCELLED'")
 _MISSING = text(
     """
@@ -48,6 +58,23 @@ def cancel_waiting(session: Session, job_id: UUID, index: int) -> bool:
 def wish_cancel(session: Session, job_id: UUID, index: int) -> bool:
     """A live index is to end. False: that was wished before, or it has ended."""
     return session.execute(_WISH, {"job_id": job_id, "index": index}).one_or_none() is not None
+
+
+def cancel_rest(session: Session, job_id: UUID) -> None:
+    """The whole array is cancelled: indexes that wait for another try will get none."""
+    session.execute(_CANCEL_REST, {"job_id": job_id, "reason": Reason.USER_CANCELLED.value})
+
+
+def words_of_end(session: Session, job_id: UUID, end: JobState) -> tuple[Reason, int | None]:
+    """(reason, exit code) of the whole: of the index that failed first where the array has failed."""
+    if end is JobState.CANCELLED:
+        return Reason.USER_CANCELLED, None
+    if end is JobState.SUCCEEDED:
+        return Reason.COMPLETED, 0
+    first = session.execute(_FIRST_FAILED, {"job_id": job_id}).one_or_none()
+    if first is None:
+        return Reason.NON_ZERO_EXIT, None
+    return Reason(first.reason), first.exit_code
 
 
 def without_row(session: Session, job_id: UUID, before: int, limit: int) -> list[int]:

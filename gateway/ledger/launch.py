@@ -49,7 +49,8 @@ _POOLS = text(
 # The fence: what an attempt of this or a later number wrote is no place to come from, nor is what failed a check.
 _NEWEST = text(
     """
-    SELECT url FROM checkpoints WHERE job_id = :job_id AND verified >= 1 AND attempt_number < :number
+    SELECT url FROM checkpoints
+    WHERE job_id = :job_id AND array_index = :array_index AND verified >= 1 AND attempt_number < :number
     ORDER BY step DESC, attempt_number DESC LIMIT 1
     """
 )
@@ -130,10 +131,9 @@ def _folder(row: Mapping[Any, Any]) -> str:
 
 
 def _resume_from(session: Session, row: Mapping[Any, Any]) -> str:
-    if row["chunk"] is not None:
-        return ""  # a checkpoint row belongs to a job; an index starts again from its own folder
-    found = session.execute(_NEWEST, {"job_id": row["job_id"], "number": row["number"]}).scalar_one_or_none()
-    return found or ""
+    index = -1 if row["chunk"] is None else row["chunk"]
+    values = {"job_id": row["job_id"], "array_index": index, "number": row["number"]}
+    return session.execute(_NEWEST, values).scalar_one_or_none() or ""
 
 
 def _groups(spec: JobSpec, placed: Sequence[Placed], backend: str, pools: Mapping[str, Any]) -> tuple[GroupLaunch, ...]:

@@ -28,7 +28,8 @@ _LIVE = text(
     JOIN leases l ON l.id = a.lease_id
     LEFT JOIN leases waiter ON waiter.attempt_id = a.stop_for AND waiter.state = 'contingent'
     LEFT JOIN LATERAL (
-        SELECT at, save_ms FROM checkpoints c WHERE c.job_id = a.job_id AND verified >= 1
+        SELECT at, save_ms FROM checkpoints c
+        WHERE c.job_id = a.job_id AND c.array_index = coalesce(a.chunk, -1) AND verified >= 1
         ORDER BY step DESC, attempt_number DESC LIMIT 1
     ) saved ON true
     LEFT JOIN LATERAL (

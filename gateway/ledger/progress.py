@@ -53,9 +53,12 @@ _ATTEMPT = text(
 _PROGRESS = text("UPDATE attempts SET progress = CAST(:progress AS jsonb), restart_ms = :restart_ms WHERE id = :id")
 _CHECKPOINT = text(
     """
-    INSERT INTO checkpoints (job_id, attempt_number, step, url, verified, reshardable, size, save_ms, parts, at)
-    VALUES (:job_id, :number, :step, :url, :verified, :reshardable, :size, :save_ms, CAST(:parts AS jsonb), now())
-    ON CONFLICT (job_id, attempt_number, step) DO UPDATE SET verified = greatest(checkpoints.verified, :verified)
+    INSERT INTO checkpoints (job_id, array_index, attempt_number, step, url, verified, reshardable, size, save_ms,
+        parts, at)
+    VALUES (:job_id, :array_index, :number, :step, :url, :verified, :reshardable, :size, :save_ms,
+        CAST(:parts AS jsonb), now())
+    ON CONFLICT (job_id, array_index, attempt_number, step) DO UPDATE
+        SET verified = greatest(checkpoints.verified, :verified)
     RETURNING (xmax = 0) AS is_new
     """
 )
@@ -71,11 +74,13 @@ _TOLD = text(
             THEN a.stop_cause END AS stop_cause,  -- a resize inside the launch is no stop of its members
         coalesce(a.stopping_at, a.stop_asked_at)
             + make_interval(secs => coalesce(a.stop_grace_s, 0)) AS deadline,
+        a.noticed_at IS NULL AND a.stop_grace_s > 0 AS new_notice,
         j.want_checkpoint, a.checkpoint_asked, j.want_cancel OR EXISTS (SELECT FROM tasks t WHERE t.job_id = a.job_id
             AND t.want_cancel AND t.index = a.first_index AND a.first_index = a.last_index) AS want_cancel
     FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE a.id = :id AND a.ended_at IS NULL
     """
 )
+_NOTICED = text("UPDATE attempts SET noticed_at = now() WHERE id = :id AND noticed_at IS NULL AND ended_at IS NULL")
 # As `workflows.decide` says it to a backend; every other cause is "stop".
 _KINDS: Final[Mapping[str, str]] = {
     StopCause.PREEMPT: "preempt",
@@ -144,6 +149,7 @@ def checkpoint(
     ran_ms = max(0, (to_ms(row["now"]) or 0) - (to_ms(row["started_at"] or row["created_at"]) or 0))
     values = {
         "job_id": row["job_id"],
+        "array_index": -1 if row["chunk"] is None else row["chunk"],
         "number": row["number"],
         "step": step,
         "url": url,
@@ -153,13 +159,12 @@ def checkpoint(
         "save_ms": min(save_ms, ran_ms),
         "parts": dumps({"names": list(parts), "world_size": world_size}),
     }
-    # The rows are of whole jobs; an index of an array finds its saves in its own folder.
-    is_new = row["chunk"] is not None or session.execute(_CHECKPOINT, values).scalar_one()
+    is_new = bool(session.execute(_CHECKPOINT, values).scalar_one())
     if is_new:
         data = {"step": step, "url": url, "size": size, "save_ms": min(save_ms, ran_ms), "verified": verified}
         events.insert(session, row["job_id"], row["tenant_id"], "Checkpoint", attempt_id=attempt_id, data=data)
         outbox.add(session, outbox.NUDGE, [attempt_id])
-    return bool(is_new)
+    return is_new
 
 
 def checkpoint_broken(session: Session, attempt_id: str, url: str) -> None:
@@ -177,6 +182,8 @@ def told(session: Session, attempt_id: str) -> Told:
     if row is None:
         raise FencedAttemptError(f"{attempt_id} has ended")
     if row.stop_cause is not None:
+        if row.new_notice:  # it may act on this answer before the backend has passed the stop on
+            session.execute(_NOTICED, {"id": attempt_id})
         return Told(_KINDS.get(row.stop_cause, "stop"), row.want_checkpoint, row.deadline)
     if row.want_cancel:
         return Told("stop", row.want_checkpoint)

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from gateway.ledger import arrays, theft
-from gateway.ledger.codec import queued_job
+from gateway.ledger.codec import queued_job, to_ms
 from gateway.ledger.limits import budgets_left
 from policies.arrays import chunks
 from policies.snapshot import QueuedJob
@@ -22,7 +22,7 @@ _VERSIONS = text(
     """
     SELECT id, version, pending->>'token' AS token, pending->>'blocker' AS blocker,
         CASE WHEN pending->>'token' = 'BudgetExhausted' THEN pending->'numbers' END AS unpaid
-    FROM jobs WHERE state = 'QUEUED'
+    FROM jobs WHERE state = 'QUEUED' AND array_size IS NULL  -- an array is offered by its chunks alone
     """
 )
 _JOBS = text(
@@ -44,7 +44,9 @@ _ENDS = text("SELECT id, state FROM jobs WHERE id = ANY(:ids)")
 _ARRAYS = text(
     """
     SELECT jobs.id, tenants.path, principal, kind, klass, submitted_at, jobs.version, request, want_size, not_before,
-        want_hold, array_size, pending->>'token' AS token, pending->>'blocker' AS blocker,
+        want_hold, array_size, CASE WHEN state = 'QUEUED' AND started_at IS NOT NULL THEN (
+            SELECT max(ended_at) FROM attempts WHERE attempts.job_id = jobs.id) END AS queued_at,
+        pending->>'token' AS token, pending->>'blocker' AS blocker,
         CASE WHEN pending->>'token' = 'BudgetExhausted' THEN pending->'numbers' END AS unpaid
     FROM jobs JOIN tenants ON tenants.id = jobs.tenant_id
     WHERE array_size IS NOT NULL AND NOT want_cancel AND state IN ('QUEUED', 'ADMITTED', 'RUNNING')
@@ -54,8 +56,19 @@ _TASKS = text(
     """
     SELECT job_id, max(index) AS last, count(*) AS known,
         count(*) FILTER (WHERE state IN ('ADMITTED', 'RUNNING', 'STOPPING')) AS live,
-        array_agg(index ORDER BY index) FILTER (WHERE state = 'QUEUED' AND NOT want_cancel) AS again
+        array_agg(index ORDER BY index) FILTER (WHERE state = 'QUEUED' AND NOT want_cancel
+            AND (not_before IS NULL OR not_before <= now())) AS again
     FROM tasks WHERE job_id = ANY(:ids) GROUP BY job_id
+    """
+)
+# Indexes that wait out a back-off of their own, the nearest first, or stay away from nodes.
+_APART = text(
+    """
+    SELECT job_id, index AS task, avoid_nodes, not_before, coalesce(not_before > now(), false) AS cooling
+    FROM tasks
+    WHERE job_id = ANY(:ids) AND state = 'QUEUED' AND NOT want_cancel
+        AND (not_before > now() OR avoid_nodes IS NOT NULL)
+    ORDER BY not_before, index
     """
 )
 
@@ -150,19 +163,36 @@ def _chunks(session: Session, arrays: Sequence[Mapping[Any, Any]]) -> list[Queue
     """A chunk has a lease, an attempt, a retry and an end of its own."""
     if not arrays:
         return []
-    tasks = {row.job_id: row for row in session.execute(_TASKS, {"ids": [row["id"] for row in arrays]})}
+    ids = {"ids": [row["id"] for row in arrays]}
+    tasks = {row.job_id: row for row in session.execute(_TASKS, ids)}
+    apart: dict[UUID, dict[int, Any]] = {}
+    for one in session.execute(_APART, ids):
+        apart.setdefault(one.job_id, {})[one.task] = one
     wholes = _closed(session, [(row["version"], queued_job(row), Open.of(row["request"])) for row in arrays])
     found: list[QueuedJob] = []
     for row, whole in zip(arrays, wholes, strict=True):
         task = tasks.get(row["id"])
         parallelism = row["request"]["array"]["parallelism"] or row["array_size"]
         room = max(0, min(parallelism - (task.live if task is not None else 0), CHUNKS_OFFERED))
+        mine = apart.get(row["id"], {})
         indexes = _open_indexes(session, row, task, room)
+        # Behind all that may start now: they would keep its places, and say for what the array waits.
+        indexes += [index for index, one in mine.items() if one.cooling][: room - len(indexes)]
         # Cut by position among the open ones: with a limit of one index, positions and indexes need not be neighbours.
         cut = chunks(len(indexes), CHUNK_LIMIT) if indexes else ()
         spans = [(indexes[first], indexes[last]) for first, last in cut]
-        found += [replace(whole, id=chunk_key(row["id"], span[0]), chunk=span) for span in spans]
+        found += [_chunk(whole, row["id"], span, mine.get(span[0])) for span in spans]
     return found
+
+
+def _chunk(whole: QueuedJob, job_id: UUID, span: tuple[int, int], apart: Any) -> QueuedJob:
+    """One chunk as a job of the queue; `apart`: its index's own back-off and nodes to stay away from."""
+    job = replace(whole, id=chunk_key(job_id, span[0]), chunk=span)
+    if apart is None:
+        return job
+    avoided = tuple(apart.avoid_nodes or ())
+    not_before_ms = max(job.not_before_ms, to_ms(apart.not_before) or 0)
+    return replace(job, not_before_ms=not_before_ms, placement=replace(job.placement, avoid_nodes=avoided))
 
 
 def _open_indexes(session: Session, row: Mapping[Any, Any], task: Any, room: int) -> list[int]:

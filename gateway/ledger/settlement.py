@@ -204,7 +204,7 @@ def _credit(  # noqa: PLR0917  (private, one caller's facts)
         gpu_milli=gpu_milli_of(lease.items),
         started_at=max(facts.started_at, lease.created_at),
         ended_at=facts.ended_at,
-        stop_asked_at=attempt.stop_asked_at,
+        noticed_at=attempt.noticed_at,
         restart_ms=attempt.restart_ms or default_restart_ms,
         preemptions=earlier_preemptions(session, attempt.id),
     )

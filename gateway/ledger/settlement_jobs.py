@@ -4,7 +4,7 @@ Runs inside `gateway.ledger.settlement`, which holds the job's lock. Never touch
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from gateway.ledger import arrays
 from gateway.ledger.codec import dumps, from_ms
 from gateway.ledger.tables.work import AttemptRow, JobRow
 from gateway.ledger.transition import move_job
-from policies.reasons import Verdict
+from policies.reasons import Verdict, verdict
 from policies.retry import Counters, Next, next_step
 from policies.settings import HOUR_MS, PolicySettings
 from policies.vocabulary import JobState, Reason
@@ -81,19 +81,20 @@ def _move(  # noqa: PLR0917  (private, one caller's facts)
     end: JobEnd,
     values: Mapping[str, Any],
     not_before_ms: int | None = None,
+    reason: str | None = None,
 ) -> str:
     data: dict[str, Any] = {"exit_code": end.exit_code}
     if end.credit_gpu_ms:
         data["credit_gpu_ms"] = end.credit_gpu_ms
     changes = dict(values)
-    reason = end.reason
+    reason = end.reason.value if reason is None else reason
     if to is JobState.QUEUED:
         changes["pending"] = null()
         changes["not_before"] = None if not_before_ms is None else from_ms(not_before_ms)
     else:
         changes["exit_code"] = end.exit_code
         if to is JobState.CANCELLED:
-            reason = Reason.USER_CANCELLED
+            reason = Reason.USER_CANCELLED.value
     if not move_job(session, job.id, to, reason=reason, message=end.message, values=changes, data=data):
         raise AssertionError(f"job {job.id} was {job.state} under its lock and would not become {to}")
     return to
@@ -123,10 +124,17 @@ def _memory(session: Session, job: JobRow, attempt: AttemptRow, end: JobEnd) -> 
     avoided = list(dict.fromkeys(end.bad_nodes))[-_MAX_AVOIDED:] if end.verdict.avoid_node else []
     if avoided != list(job.request.get("avoid_nodes", ())):
         found["request"] = {**job.request, "avoid_nodes": avoided}
-    progressed = session.execute(_PROGRESSED, {"job": job.id, "number": attempt.number}).scalar_one()
-    idle = end.reason is Reason.SAVED_AND_EXITED and not progressed
-    found["no_progress"] = job.no_progress + 1 if idle else 0
+    found["no_progress"] = job.no_progress + 1 if _idle(session, attempt, end) else 0
     return found
+
+
+def _idle(session: Session, attempt: AttemptRow, end: JobEnd) -> bool:
+    """It said "saved, run me again" and had saved nothing."""
+    if end.reason is not Reason.SAVED_AND_EXITED:
+        return False
+    index = -1 if attempt.chunk is None else attempt.chunk
+    values = {"job": attempt.job_id, "index": index, "number": attempt.number}
+    return not session.execute(_PROGRESSED, values).scalar_one()
 
 
 def _settle_tasks(session: Session, job: JobRow, attempt: AttemptRow, end: JobEnd, settings: PolicySettings) -> str:
@@ -137,6 +145,8 @@ def _settle_tasks(session: Session, job: JobRow, attempt: AttemptRow, end: JobEn
     assert last is not None
     session.execute(_MAKE_TASKS, {"job": job.id, "first": first, "last": last, "attempt": attempt.id})
     ended = failed = 0
+    idle = _idle(session, attempt, end)
+    avoided = list(dict.fromkeys(end.bad_nodes))[-_MAX_AVOIDED:] if end.verdict.avoid_node else []
     step: Next | None = None
     for task in session.execute(_TASKS, {"job": job.id, "first": first, "last": last}).all():
         step = next_step(
@@ -159,6 +169,9 @@ def _settle_tasks(session: Session, job: JobRow, attempt: AttemptRow, end: JobEn
                 "reason": end.reason.value,
                 "exit_code": end.exit_code if over else None,
                 "failures": step.failures,
+                "no_progress": task.no_progress + 1 if idle else 0,
+                "not_before": None if over or step.not_before_ms is None else from_ms(step.not_before_ms),
+                "avoid": dumps(avoided) if avoided and not over else None,
             },
         )
     values = {
@@ -184,15 +197,24 @@ def _array_state(session: Session, job: JobRow, end: JobEnd, values: Mapping[str
     if result is None and job.want_cancel and not live:
         result = JobState.CANCELLED  # the indexes that never began will not
     if result is None and not live:
-        return _move(session, job, JobState.QUEUED, end, values)
+        # How one index ended is no word about the others, which wait.
+        ended = f"{values['array_ended']} of {job.array_size} indexes have ended"
+        return _move(session, job, JobState.QUEUED, replace(end, message=ended), values, reason="")
     if result is None:
         session.execute(_COUNT, {"id": job.id, **values})
         return job.state
-    return _move(session, job, result, end, values)
+    if result is JobState.CANCELLED:
+        arrays.cancel_rest(session, job.id)
+    reason, code = arrays.words_of_end(session, job.id, result)
+    message = verdict(reason).words
+    return _move(session, job, result, replace(end, reason=reason, exit_code=code, message=message), values)
 
 
 _PROGRESSED = text(
-    "SELECT EXISTS (SELECT FROM checkpoints WHERE job_id = :job AND attempt_number = :number AND verified >= 1)"
+    """
+    SELECT EXISTS (SELECT FROM checkpoints
+        WHERE job_id = :job AND array_index = :index AND attempt_number = :number AND verified >= 1)
+    """
 )
 _MAKE_TASKS = text(
     """
@@ -203,14 +225,15 @@ _MAKE_TASKS = text(
 )
 _TASKS = text(
     """
-    SELECT index, failures, want_cancel FROM tasks
+    SELECT index, failures, no_progress, want_cancel FROM tasks
     WHERE job_id = :job AND index BETWEEN :first AND :last AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')
     ORDER BY index FOR UPDATE
     """
 )
 _TASK = text(
     """
-    UPDATE tasks SET state = :state, reason = :reason, exit_code = :exit_code, failures = :failures
+    UPDATE tasks SET state = :state, reason = :reason, exit_code = :exit_code, failures = :failures,
+        no_progress = :no_progress, not_before = :not_before, avoid_nodes = CAST(:avoid AS jsonb)
     WHERE job_id = :job AND index = :index
     """
 )

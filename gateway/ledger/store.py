@@ -158,9 +158,9 @@ class PostgresStore:
         """See Store."""
         return in_transaction(self._engine, lambda s: steps.ask_stop(s, attempt_id, cause, grace_s))
 
-    def stop_sent(self, attempt_id: str, grace_s: int | None = None) -> None:
+    def stop_sent(self, attempt_id: str, grace_s: int | None = None, since_s: float = 0) -> None:
         """See Store."""
-        in_transaction(self._engine, lambda s: steps.stop_sent(s, attempt_id, grace_s))
+        in_transaction(self._engine, lambda s: steps.stop_sent(s, attempt_id, grace_s, since_s))
 
     def checkpoint_sent(self, attempt_id: str, number: int) -> None:
         """See Store."""

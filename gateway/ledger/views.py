@@ -20,14 +20,18 @@ _ROW = text(
     SELECT a.*, j.want_cancel OR EXISTS (SELECT FROM tasks t WHERE t.job_id = a.job_id AND t.want_cancel
             AND t.index = a.first_index AND a.first_index = a.last_index) AS want_cancel,
         j.want_checkpoint, j.want_size, j.kind, j.request, l.state AS lease_state,
-        l.covers_until, (extract(epoch FROM now()) * 1000)::bigint AS now_ms, j.no_progress,
+        l.covers_until, (extract(epoch FROM now()) * 1000)::bigint AS now_ms,
+        -- An index of an array counts for itself.
+        coalesce((SELECT t.no_progress FROM tasks t WHERE t.job_id = a.job_id AND t.index = a.chunk),
+            j.no_progress) AS no_progress,
         CASE WHEN l.state = 'contingent' THEN (
             SELECT CASE WHEN v.stop_cause IS NOT NULL OR (v.stop_due IS NOT NULL AND EXISTS (SELECT FROM leases w
                 WHERE w.attempt_id = v.stop_for AND w.state = 'contingent')) THEN 'going' ELSE 'stays' END
             FROM attempts v WHERE v.job_id = a.job_id AND v.ended_at IS NULL AND l.contingent_on ? v.id LIMIT 1
         ) END AS follows,
         EXISTS (SELECT FROM checkpoints c
-            WHERE c.job_id = a.job_id AND c.attempt_number = a.number AND c.verified >= 1) AS newer_checkpoint,
+            WHERE c.job_id = a.job_id AND c.array_index = coalesce(a.chunk, -1) AND c.attempt_number = a.number
+                AND c.verified >= 1) AS newer_checkpoint,
         coalesce((SELECT c.reshardable FROM checkpoints c WHERE c.job_id = a.job_id AND c.verified >= 1
             ORDER BY c.step DESC, c.attempt_number DESC LIMIT 1), true) AS reshardable
     FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN leases l ON l.id = a.lease_id

@@ -20,6 +20,7 @@ _SPARE = text(
         stop_cause = CASE WHEN spared.told THEN victim.stop_cause END,
         stop_grace_s = CASE WHEN spared.told THEN victim.stop_grace_s END,
         stop_asked_at = CASE WHEN spared.told THEN victim.stop_asked_at END,
+        noticed_at = CASE WHEN spared.told THEN victim.noticed_at END,
         stop_for = CASE WHEN spared.told THEN victim.stop_for ELSE '' END,
         stop_credit = spared.told AND victim.stop_credit
     FROM jobs, (

@@ -58,6 +58,7 @@ def cancel(session: Session, job_id: UUID, principal: str, message: str = "", in
         {"reason": Reason.USER_CANCELLED.value, "message": message[:500]},
     )
     if ended is not None:
+        arrays.cancel_rest(session, job_id)
         _event(session, JobState.CANCELLED.value, ended, principal, reason=Reason.USER_CANCELLED.value)
         outbox.wake_arbiter(session)  # dependents may have become possible or impossible
         return WishResult(ended.state, ended.version, changed=True)
@@ -251,10 +252,8 @@ def _end_array(session: Session, row: Any) -> WishResult | None:
     if row.state == JobState.QUEUED and end is not JobState.CANCELLED:
         # Its other indexes have run; between two of them it waited, and from there the table knows no such end.
         transition.move_job(session, row.id, JobState.ADMITTED, data={"cancelled_last": True})
-    reason = {JobState.CANCELLED: Reason.USER_CANCELLED, JobState.SUCCEEDED: Reason.COMPLETED}.get(
-        end, Reason.NON_ZERO_EXIT
-    )
-    if not transition.move_job(session, row.id, end, reason=reason.value):
+    reason, code = arrays.words_of_end(session, row.id, end)
+    if not transition.move_job(session, row.id, end, reason=reason.value, values={"exit_code": code}):
         raise AssertionError(f"array {row.id} was {row.state} under its lock and would not become {end}")
     after = _require(session, row.id)
     return WishResult(after.state, after.version, changed=True)

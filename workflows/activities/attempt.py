@@ -160,10 +160,11 @@ class AttemptActivities:
             if step.cause and view.stop_cause != step.cause:
                 self._store.ask_stop(step.attempt_id, StopCause(step.cause), step.grace_s)
             begun = {part.backend for part in gang.begun_parts(view)} | set(view.started)
+            telling = time.monotonic()
             problems = self._each(view, view.backends, lambda name: self._tell(view, name, step, begun=name in begun))
             if problems:
                 return outcome(problems[0][0], problems[0][1], self._store.load_attempt(step.attempt_id))
-            self._store.stop_sent(step.attempt_id, step.grace_s)
+            self._store.stop_sent(step.attempt_id, step.grace_s, time.monotonic() - telling)
             return self._done(step.attempt_id)
 
     def _tell(self, view: AttemptView, name: str, step: SendStop, *, begun: bool) -> None:

@@ -58,7 +58,7 @@ class JobRow(SQLModel, table=True):
 
 
 class TaskRow(SQLModel, table=True):
-    """One (job, index) of an array, made lazily: when something has happened to it."""
+    """One (job, index) of an array, made lazily: when something has happened to it. Each has its own retries."""
 
     __tablename__ = "tasks"
     job_id: UUID = Field(foreign_key="jobs.id", primary_key=True)
@@ -68,7 +68,10 @@ class TaskRow(SQLModel, table=True):
     exit_code: int | None = None
     attempts: int = 0
     failures: int = 0
+    no_progress: int = 0
     want_cancel: bool = False
+    not_before: datetime | None = Instant(nullable=True)  # back-off of this index alone
+    avoid_nodes: list[str] | None = Json(nullable=True)  # what its next attempt stays away from
     attempt_id: str | None = None
 
 
@@ -121,6 +124,7 @@ class AttemptRow(SQLModel, table=True):
     created_at: datetime = Instant(default_now=True)
     pending_at: datetime | None = Instant(nullable=True)
     started_at: datetime | None = Instant(nullable=True)
+    noticed_at: datetime | None = Instant(nullable=True)  # first told to leave with a grace, by whichever way
     stopping_at: datetime | None = Instant(nullable=True)
     ended_at: datetime | None = Instant(nullable=True)
 
@@ -160,10 +164,14 @@ class LeaseRow(SQLModel, table=True):
 
 
 class CheckpointRow(SQLModel, table=True):
-    """A manifest that a job reported. verified: 1 = complete with right sizes, 2 = digests checked."""
+    """A manifest that a job reported. verified: 1 = complete with right sizes, 2 = digests checked.
+
+    array_index: whose it is in an array, each index with attempts and folders of its own; -1: the job is none.
+    """
 
     __tablename__ = "checkpoints"
     job_id: UUID = Field(foreign_key="jobs.id", primary_key=True)
+    array_index: int = Field(default=-1, primary_key=True)
     attempt_number: int = Field(primary_key=True)
     step: int = Field(primary_key=True, sa_type=BigInteger)
     url: str

@@ -432,6 +432,7 @@ def upgrade() -> None:
     sa.Column('created_at', sa.TIMESTAMP(timezone=True), server_default=sa.text('now()'), nullable=False),
     sa.Column('pending_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('started_at', sa.TIMESTAMP(timezone=True), nullable=True),
+    sa.Column('noticed_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('stopping_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('ended_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.ForeignKeyConstraint(['job_id'], ['jobs.id'], ),
@@ -443,6 +444,7 @@ def upgrade() -> None:
     op.create_index('attempts_lost', 'attempts', ['ended_at'], unique=False, postgresql_where=sa.text('preemption_lost'))
     op.create_table('checkpoints',
     sa.Column('job_id', sa.Uuid(), nullable=False),
+    sa.Column('array_index', sa.Integer(), server_default='-1', nullable=False),
     sa.Column('attempt_number', sa.Integer(), nullable=False),
     sa.Column('step', sa.BigInteger(), nullable=False),
     sa.Column('url', sa.String(), nullable=False),
@@ -453,7 +455,7 @@ def upgrade() -> None:
     sa.Column('parts', JSONB(none_as_null=True), server_default=sa.text("'{}'::jsonb"), nullable=False),
     sa.Column('at', sa.TIMESTAMP(timezone=True), server_default=sa.text('now()'), nullable=False),
     sa.ForeignKeyConstraint(['job_id'], ['jobs.id'], ),
-    sa.PrimaryKeyConstraint('job_id', 'attempt_number', 'step')
+    sa.PrimaryKeyConstraint('job_id', 'array_index', 'attempt_number', 'step')
     )
     op.create_table('foreign_use',
     sa.Column('pool', sa.String(), nullable=False),
@@ -489,7 +491,10 @@ def upgrade() -> None:
     sa.Column('exit_code', sa.Integer(), nullable=True),
     sa.Column('attempts', sa.Integer(), server_default='0', nullable=False),
     sa.Column('failures', sa.Integer(), server_default='0', nullable=False),
+    sa.Column('no_progress', sa.Integer(), server_default='0', nullable=False),
     sa.Column('want_cancel', sa.Boolean(), server_default='false', nullable=False),
+    sa.Column('not_before', sa.TIMESTAMP(timezone=True), nullable=True),
+    sa.Column('avoid_nodes', JSONB(none_as_null=True), nullable=True),
     sa.Column('attempt_id', sa.String(), nullable=True),
     sa.ForeignKeyConstraint(['job_id'], ['jobs.id'], ),
     sa.PrimaryKeyConstraint('job_id', 'index')
