@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from backends.types import Handle, Notice, NoticeKind, Observation, Phase
-from gateway.ledger import progress, wishes
+from gateway.ledger import archive, progress, wishes
 from gateway.ledger.check import check
 from gateway.ledger.engine import in_transaction
 from policies.plan import plan
@@ -367,6 +367,39 @@ def test_a_growth_is_judged_by_what_it_brought(gate: Gate) -> None:
     scene.saves(3)
     scene.turn()
     assert scene.view().stop_cause == "", "it is not tried again for the cool-down"
+
+
+def test_a_decision_to_resize_is_made_again_from_what_was_kept_of_its_cycle(gate: Gate) -> None:
+    scene = Scene(gate)
+    scene.saves(1)
+    scene.asks(8)
+    cycle = gate.store.cycle()
+    decided = plan(cycle.snapshot, AT_ONCE, cycle.now_ms)
+    gate.store.commit(scene.epoch, cycle, decided)
+    (row,) = rows(gate.engine, "SELECT snapshot FROM decisions WHERE kind = 'Resize'")
+    with gate.world.session() as session:
+        kept = archive.load(session, row.snapshot)
+    assert plan(kept, AT_ONCE, cycle.now_ms) == decided
+
+
+def test_a_size_that_is_asked_for_while_a_resize_is_on_its_way_comes_after_it(gate: Gate) -> None:
+    scene = Scene(gate)
+    scene.saves(1)
+    scene.asks(3)
+    seen = gate.store.cycle()
+    scene.asks(8)
+    report = gate.store.commit(scene.epoch, seen, plan(seen.snapshot, AT_ONCE, seen.now_ms))
+    assert report.dropped == {scene.first: "Stale"}, "what was decided about the earlier wish does not hold any more"
+    scene.turn()
+    scene.asks(2)
+    scene.leaves()
+    assert scene.size() == 8
+    second = gate.attempt(scene.job)
+    gate.runs(second)
+    scene.saves(2)
+    scene.turn(PolicySettings())
+    scene.leaves()
+    assert scene.size() == 2
 
 
 def test_placed_of_another_size_is_what_the_snapshot_shows_while_it_is_on_its_way(gate: Gate) -> None:
