@@ -4,11 +4,12 @@ burned as used, expired in the end. GPU-ms per flavor; the other side is `issuan
 Decides the terms from rows; `policies.credit` holds the formula. The preemptor's cost is never a precondition.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from gateway.ledger.accounts import Key, Line, book, locked
@@ -180,7 +181,8 @@ def burn_running(session: Session) -> int:
     that was revoked is over at that instant: what it had not used comes back.
     """
     total = 0
-    for row in session.execute(_RUNNING).all():
+    _lock_accounts(session, session.execute(_RUNNING).all())
+    for row in session.execute(_RUNNING).all():  # as it stands now that nobody else can burn of it
         grant = session.get_one(GrantRow, row.id)
         until = min(row.now, row.ends_at)
         last = row.now >= row.ends_at
@@ -195,6 +197,7 @@ def burn_running(session: Session) -> int:
 def expire(session: Session, now: datetime | None = None) -> int:
     """Take back credits whose time is over and that no redemption holds; the GPU-ms taken."""
     gone = 0
+    _lock_accounts(session, session.execute(_EXPIRING, {"now": now}).all())
     for row in session.execute(_EXPIRED, {"now": now}).all():
         account = Key(Account.CREDIT, row.tenant_id, row.flavor, GPU_MS)
         issuance = Key(Account.ISSUANCE, None, row.flavor, GPU_MS)
@@ -206,6 +209,17 @@ def expire(session: Session, now: datetime | None = None) -> int:
             session.execute(_BURN, {"attempt": row.victim_attempt, "preemption": row.preemption, "by": left})
             gone += left
     return gone
+
+
+def _lock_accounts(session: Session, rows: Iterable[Row[Any]]) -> None:
+    """Every account that these rows (tenant_id, flavor) will touch, asked for once: in ascending id, before any row."""
+    keys = []
+    for row in rows:
+        keys += [
+            Key(Account.CREDIT, row.tenant_id, row.flavor, GPU_MS),
+            Key(Account.ISSUANCE, None, row.flavor, GPU_MS),
+        ]
+    locked(session, keys)
 
 
 def _held_by(session: Session, grant: GrantRow) -> int:
@@ -264,8 +278,8 @@ _RELEASED = text(
 )
 _RUNNING = text(
     """
-    SELECT g.id, g.starts_at, least(g.ends_at, g.revoked_at) AS ends_at, now() AS now, coalesce(a.posted, 0) AS held,
-        coalesce(q.min, 0) AS min, burned.last_at
+    SELECT g.id, g.tenant_id, g.flavor, g.starts_at, least(g.ends_at, g.revoked_at) AS ends_at, now() AS now,
+        coalesce(a.posted, 0) AS held, coalesce(q.min, 0) AS min, burned.last_at
     FROM grants g
     LEFT JOIN accounts a ON a.kind = 'concurrency' AND a.tenant_id = g.tenant_id AND a.flavor = g.flavor
         AND a.unit = 'accelerators'
@@ -284,6 +298,12 @@ _OPEN = text(
     """
     SELECT victim_attempt, preemption, gpu_ms, burned_gpu_ms FROM credits
     WHERE tenant_id = :tenant AND flavor = :flavor AND burned_gpu_ms < gpu_ms ORDER BY at, victim_attempt FOR UPDATE
+    """
+)
+_EXPIRING = text(
+    """
+    SELECT DISTINCT tenant_id, flavor FROM credits
+    WHERE expires_at <= coalesce(:now, now()) AND burned_gpu_ms < gpu_ms
     """
 )
 _EXPIRED = text(
