@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from gateway.ledger import events, outbox
 from gateway.ledger.codec import dumps, to_ms
+from policies.elastic.resume import Layout, may_resume
 from policies.vocabulary import StopCause
 
 RECENT: Final = 15  # step times that the median is of
@@ -117,6 +118,13 @@ def report(session: Session, attempt_id: str, *, step: int, samples: int) -> Non
     session.execute(_PROGRESS, {"id": attempt_id, "progress": dumps(progress), "restart_ms": restart_ms})
 
 
+def _at_another_size(request: Mapping[str, Any], saved: Mapping[str, int], *, reshardable: bool) -> bool:
+    """Whether THIS job may resume from it at another size: its tensor and pipeline layout must be the job's own."""
+    own = request.get("parallelism") or {"tp": 1, "pp": 1}
+    layout = Layout(saved.get("tp") or own["tp"], saved.get("pp") or own["pp"], dp=1)
+    return may_resume(layout, Layout(own["tp"], own["pp"], dp=2), reshardable=reshardable)
+
+
 def _rate(before: Mapping[str, Any], samples: int, now_ms: int) -> dict[str, Any]:
     """Samples per second in thousandths, measured from the WARM_UP-th report on; known after as many again."""
     reports = before.get("reports", 0) + 1
@@ -139,6 +147,7 @@ def checkpoint(
     reshardable: bool = False,
     parts: Sequence[str] = (),
     world_size: int | None = None,
+    parallelism: Mapping[str, int] | None = None,
     verified: int = 1,
 ) -> bool:
     """A manifest that is complete (1) or whose digests were checked too (2); True the first time. FencedAttemptError,
@@ -154,10 +163,10 @@ def checkpoint(
         "step": step,
         "url": url,
         "verified": verified,
-        "reshardable": reshardable,
+        "reshardable": _at_another_size(row["request"], parallelism or {}, reshardable=reshardable),
         "size": size,
         "save_ms": min(save_ms, ran_ms),
-        "parts": dumps({"names": list(parts), "world_size": world_size}),
+        "parts": dumps({"names": list(parts), "world_size": world_size, "parallelism": dict(parallelism or {})}),
     }
     is_new = bool(session.execute(_CHECKPOINT, values).scalar_one())
     if is_new:

@@ -137,6 +137,7 @@ class Session:
                 "parts": list(saved.manifest.parts),
                 "reshardable": saved.manifest.reshardable,
                 "world_size": saved.manifest.world_size,
+                "parallelism": dict(saved.manifest.parallelism),
                 "verified": saved.verified,
             }
         )

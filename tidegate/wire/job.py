@@ -1,7 +1,7 @@
 """What the API answers about jobs. Instants are RFC 3339 in UTC, GPU time in GPU-ms, money in micro-dollars."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -241,6 +241,9 @@ class CheckpointReport(Wire):
     reshardable: bool = False
     parts: tuple[str, ...] = Field(default=(), max_length=100)
     world_size: int | None = Field(default=None, ge=1, le=2**31, strict=True)
+    parallelism: dict[str, Annotated[int, Field(ge=0, le=2**31, strict=True)]] = Field(
+        default_factory=dict, max_length=16
+    )
     verified: int = Field(default=1, ge=1, le=2, strict=True)
 
 

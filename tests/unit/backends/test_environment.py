@@ -18,6 +18,7 @@ from backends.errors import Refused
 from backends.types import LaunchRequest, Secret
 from policies.vocabulary import Launcher
 from tests.builders.launch import a_group, a_launch
+from tidegate.job import context
 
 MEETING = Rendezvous("10.0.0.7", 29500, 29501, ("10.0.0.7", "10.0.0.8"))
 
@@ -130,3 +131,13 @@ def test_a_launcher_that_is_not_offered_is_refused_by_name(monkeypatch: pytest.M
     with pytest.raises(Refused, match="launcher ray is not offered by this backend; use one of: plain") as caught:
         member_command(request, member)
     assert caught.value.permanent
+
+
+def test_a_job_at_another_size_is_told_what_that_does_to_its_batch() -> None:
+    request = a_launch(a_group("p", ("run",), replicas=6), target_replicas=6, grad_accum=1, lr_scale="3/4")
+    told = seen(request)
+    names = ("TIDEGATE_TARGET_REPLICAS", "TIDEGATE_GRAD_ACCUM", "TIDEGATE_LR_SCALE")
+    assert [told[name] for name in names] == ["6", "1", "3/4"]
+    ctx = context(told)
+    assert (ctx.target_replicas, ctx.grad_accum, ctx.lr_scale) == (6, 1, 0.75)
+    assert not set(names) & set(seen(a_launch(a_group("p", ("run",))))), "a job of one size is told nothing"

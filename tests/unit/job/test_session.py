@@ -113,7 +113,9 @@ def test_progress_and_checkpoints_are_reported_with_the_attempts_token(tmp_path:
         gateway() as (url, heard),
         session(tmp_path, TIDEGATE_URL=url, TIDEGATE_TOKEN_FILE=str(tmp_path / "token")) as member,
     ):
-        saved = member.checkpoints().save(7, {"model": b"seven"}, parts=("model", "rng"), reshardable=True)
+        saved = member.checkpoints().save(
+            7, {"model": b"seven"}, parts=("model", "rng"), reshardable=True, parallelism={"tp": 2, "dp": 1}
+        )
         member.report(7, 700)
         member.flush()
         assert heard[0] == (
@@ -127,6 +129,7 @@ def test_progress_and_checkpoints_are_reported_with_the_attempts_token(tmp_path:
                 "parts": ["model", "rng"],
                 "reshardable": True,
                 "world_size": 1,
+                "parallelism": {"tp": 2, "dp": 1},
                 "verified": 1,
             },
         )
