@@ -24,6 +24,7 @@ class Row:
 
 ROWS: Final = {
     "submit": "bench.submit",
+    "engine": "bench.engine",
     "cycle": "bench.cycle",
     "latency": "bench.latency",
     "memory": "bench.latency",
