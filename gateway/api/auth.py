@@ -86,31 +86,40 @@ class Requires:
         self.role = role
 
     async def __call__(self, request: Request, deps: DepsOf, bearer: Bearer) -> Caller:
-        wanted = _digest_of(bearer)
-        caller = deps.callers.recent(wanted)
-        if caller is None:
-            caller = await to_thread.run_sync(self._look_up, deps, wanted)
-        if caller.role < self.role:
-            raise ProblemError(
-                403,
-                "forbidden",
-                f"{request.method} {request.url.path} needs the role {self.role.name.lower()}",
-                remedy="ask an admin of your tenant for a token with that role",
-            )
-        return caller
+        return await _checked(request, deps, bearer, self.role)
 
-    @staticmethod
-    def _look_up(deps: Deps, wanted: bytes) -> Caller:
-        read_at = deps.callers.now()
-        with deps.transaction() as session:
-            token, path = _row(session, wanted)
-        if token.attempt_id is not None:
-            raise ProblemError(
-                403, "forbidden", "a job's own token speaks for its attempt alone", remedy="use an API token"
-            )
-        caller = Caller(token.principal, token.tenant_id, path, Role(token.role), token.id)
-        deps.callers.keep(wanted, caller, read_at)
-        return caller
+
+async def caller_of(request: Request, deps: Deps, role: Role) -> Caller:
+    """The same for a route that does not have its dependencies solved by FastAPI."""
+    return await _checked(request, deps, await _BEARER(request), role)
+
+
+async def _checked(request: Request, deps: Deps, bearer: HTTPAuthorizationCredentials | None, role: Role) -> Caller:
+    wanted = _digest_of(bearer)
+    caller = deps.callers.recent(wanted)
+    if caller is None:
+        caller = await to_thread.run_sync(_look_up, deps, wanted)
+    if caller.role < role:
+        raise ProblemError(
+            403,
+            "forbidden",
+            f"{request.method} {request.url.path} needs the role {role.name.lower()}",
+            remedy="ask an admin of your tenant for a token with that role",
+        )
+    return caller
+
+
+def _look_up(deps: Deps, wanted: bytes) -> Caller:
+    read_at = deps.callers.now()
+    with deps.transaction() as session:
+        token, path = _row(session, wanted)
+    if token.attempt_id is not None:
+        raise ProblemError(
+            403, "forbidden", "a job's own token speaks for its attempt alone", remedy="use an API token"
+        )
+    caller = Caller(token.principal, token.tenant_id, path, Role(token.role), token.id)
+    deps.callers.keep(wanted, caller, read_at)
+    return caller
 
 
 class RequiresAttempt:

@@ -42,11 +42,21 @@ class Deps:
     clock: Callable[[], datetime] = utc_now
     configs: Configs = field(default_factory=Configs)
     callers: Callers = field(default_factory=Callers)
+    _statements: Engine = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_statements", self.engine.execution_options(isolation_level="AUTOCOMMIT"))
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
         """A session in one transaction: committed at the end, rolled back on any exception."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def statement(self) -> Iterator[Session]:
+        """A session for one writing statement: every statement is a transaction of its own, in one round trip."""
+        with Session(self._statements, expire_on_commit=False) as session:
             yield session
 
 

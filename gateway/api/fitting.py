@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.ledger.codec import queued_job, request_of
+from gateway.ledger.codec import Request, dumps, queued_job, request_of
 from gateway.queries.config import Config
 from policies.placement.filters import Candidate
 from policies.snapshot import GroupRequest, PlacementWish, QueuedJob, Resources
@@ -19,6 +19,7 @@ from tidegate.wire.problem import FieldProblem
 from tidegate.wire.spec import JobSpec
 
 Found = tuple[str, FieldProblem]
+MOST_SHAPES: Final = 10_000
 _NOBODY: Final = UUID(int=0)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZES: Final[tuple[tuple[str, Callable[[Resources], int]], ...]] = (
@@ -31,6 +32,15 @@ _SIZES: Final[tuple[tuple[str, Callable[[Resources], int]], ...]] = (
 
 def wish_of(spec: JobSpec, tenant: str) -> QueuedJob:
     """The job as a cycle would see it, without a name and a time: what it asks for, and where."""
+    return _wish(spec, tenant, _request(spec))
+
+
+def _request(spec: JobSpec) -> Request:
+    # Without its deadline, which may not even be an instant.
+    return request_of(spec if spec.deadline is None else spec.model_copy(update={"deadline": None}))
+
+
+def _wish(spec: JobSpec, tenant: str, request: Request) -> QueuedJob:
     row = {
         "id": _NOBODY,
         "path": tenant,
@@ -39,7 +49,7 @@ def wish_of(spec: JobSpec, tenant: str) -> QueuedJob:
         "klass": spec.priority.value,
         "submitted_at": _EPOCH,
         "version": 1,
-        "request": request_of(spec.model_copy(update={"deadline": None})),  # which may not even be an instant
+        "request": request,
         "want_size": None,
         "not_before": None,
         "want_hold": False,
@@ -64,8 +74,15 @@ def size_refusals(row: Mapping[str, Any], group: str, replicas: int, config: Con
 
 def fit_refusals(spec: JobSpec, tenant: str, config: Config) -> Iterator[Found]:
     """Nothing, or each thing for which the job would wait as NoMatchingFlavor for good."""
-    job = wish_of(spec, tenant)
+    request = _request(spec)
+    # Jobs come in many of one shape: what fits once fits for as long as this view is believed.
+    shape = f"{tenant} {spec.kind} {spec.priority} {dumps(request)}"
+    if shape in config.fitting:
+        return
+    job = _wish(spec, tenant, request)
     if config.ever(job).possible:
+        if len(config.fitting) < MOST_SHAPES:
+            config.fitting.add(shape)
         return
     alone = False
     for index, group in enumerate(job.groups):

@@ -44,6 +44,7 @@ class Config:
     storages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tenant path -> prefixes
     allowances: frozenset[tuple[str, str]] = frozenset()  # (tenant path, class)
     queues: Mapping[str, "TenantQueue"] = field(default_factory=dict)  # by path, where there is a limit
+    fitting: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # shapes known to fit
     _turn: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
     _empty: EmptyFederation = field(init=False, repr=False, compare=False)
 
