@@ -50,6 +50,24 @@ class OutboxItem:
 
 
 @dataclass(frozen=True, slots=True)
+class Due:
+    """An attempt that is to be launched at its only backend, and what is to be launched."""
+
+    attempt_id: str
+    backend: str
+    request: LaunchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A launch whose start was answered."""
+
+    attempt_id: str
+    backend: str
+    native: str
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """A live attempt as the reconciler and followers need it."""
 
@@ -77,6 +95,10 @@ class Store(Protocol):
         """Block until a NOTIFY on channel `tidegate_work` or the timeout; True if notified. Own connection."""
         ...
 
+    def fingerprint(self) -> str:
+        """One word for all that `cycle` reads: while it stays the same, so does the snapshot, but for its time."""
+        ...
+
     def cycle(self) -> Cycle:
         """A snapshot in one REPEATABLE READ transaction."""
         ...
@@ -91,7 +113,11 @@ class Store(Protocol):
         ...
 
     def claim_outbox(self, limit: int) -> Sequence[OutboxItem]:
-        """Due rows but webhooks, oldest first, SKIP LOCKED; pushed 30 s ahead so that a dead relay's come again."""
+        """Due rows but webhooks, oldest first, SKIP LOCKED; pushed 30 s ahead so that a dead relay's come again.
+
+        Rows about attempts that have ended are done without a word; a nudge waits until the start of its attempt is
+        done, for that start makes the workflow read the row.
+        """
         ...
 
     def outbox_done(self, ids: Sequence[int]) -> None:
@@ -108,6 +134,18 @@ class Store(Protocol):
 
     def webhook_failed(self, item_id: int, error: str, delay_s: int | None) -> None:
         """Try again in so many seconds; None: never, and `error` stays with the row."""
+        ...
+
+    def begin_launches(self, attempts: Sequence[str]) -> Sequence[Due]:
+        """Those that are due for their first launch, at one backend and wanted by all; PENDING from now on."""
+        ...
+
+    def still_wanted(self, attempts: Sequence[str]) -> frozenset[str]:
+        """Those of them that may be started: live, PENDING, lease held, and nobody has asked to stop them."""
+        ...
+
+    def launched(self, done: Sequence[Launched]) -> None:
+        """Record handles, and that start() was answered. The same again changes nothing."""
         ...
 
     # -- attempt --------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from backends.port import Backend
 from workflows.activities.arbiter import ArbiterActivity, Planner
 from workflows.activities.attempt import AttemptActivities
+from workflows.activities.bulk import BulkLauncher
 from workflows.activities.follower import FollowerActivity
 from workflows.activities.reconciler import ReconcilerActivity
 from workflows.activities.relay import Deliver, RelayActivity
@@ -82,7 +83,14 @@ def build_worker(
     arbiter = ArbiterActivity(
         store, plan, holder=holder, idle_s=settings.cycle_idle_s, debounce_s=settings.cycle_debounce_ms / 1000
     )
-    relay = RelayActivity(store, client, task_queue=task_queue, more=deliver, max_events=max_events)
+    relay = RelayActivity(
+        store,
+        client,
+        task_queue=task_queue,
+        more=deliver,
+        max_events=max_events,
+        launcher=BulkLauncher(store, backends),
+    )
     hooks = WebhookActivity(store, webhooks, tries=settings.webhook_tries)
     follower = FollowerActivity(store, backends, capacity_every_s=settings.capacity_every_s)
     reconciler = ReconcilerActivity(

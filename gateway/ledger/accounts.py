@@ -59,13 +59,14 @@ _KEYS = """
 _MATCH = """
     a.kind = k.kind AND a.tenant_id IS NOT DISTINCT FROM k.tenant_id AND a.flavor = k.flavor AND a.unit = k.unit
 """
+# All of them or none: where one is missing nothing is locked.
 _LOCK = text(
     f"""
     SELECT k.n, a.id, a.posted, a.pending FROM {_KEYS} JOIN accounts a ON {_MATCH}
+    WHERE (SELECT count(*) FROM {_KEYS} JOIN accounts a ON {_MATCH}) = cardinality(CAST(:kinds AS text[]))
     ORDER BY a.id FOR NO KEY UPDATE OF a
     """  # noqa: S608  (constants only)
 )
-_COUNT = text(f"SELECT count(*) FROM {_KEYS} JOIN accounts a ON {_MATCH}")  # noqa: S608  (constants only)
 _MAKE = text(
     f"""
     INSERT INTO accounts (kind, tenant_id, flavor, unit, posted, pending, version)
@@ -109,10 +110,11 @@ def locked(session: Session, keys: Iterable[Key]) -> dict[Key, Balance]:
         "flavors": [key.flavor for key in wanted],
         "units": [key.unit for key in wanted],
     }
-    # New accounts are made before any is locked: their makers wait for each other, which no holder of locks may do.
-    if session.execute(_COUNT, parameters).scalar_one() < len(wanted):
-        session.execute(_MAKE, parameters)
     rows = session.execute(_LOCK, parameters).all()
+    if not rows:
+        # New accounts are made before any is locked: their makers wait for each other, which no holder of locks may do.
+        session.execute(_MAKE, parameters)
+        rows = session.execute(_LOCK, parameters).all()
     return {wanted[row.n - 1]: Balance(row.id, row.posted, row.pending) for row in rows}
 
 

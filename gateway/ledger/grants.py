@@ -30,8 +30,10 @@ QuotaKey = tuple[int, str, str]
 _BASE = text("SELECT tenant_id, flavor, resource, min, max, lendable FROM quotas WHERE tenant_id = ANY(:tenants)")
 _GRANTS = text(
     """
-    SELECT tenant_id, flavor, resource, delta_min, delta_max, reclaimable, recurrence FROM grants
-    WHERE tenant_id = ANY(:tenants) AND revoked_at IS NULL AND starts_at <= :now AND (ends_at IS NULL OR ends_at > :now)
+    SELECT tenant_id, flavor, resource, delta_min, delta_max, reclaimable, recurrence, instant.now
+    FROM grants CROSS JOIN (SELECT coalesce(CAST(:now AS timestamptz), now()) AS now) AS instant
+    WHERE tenant_id = ANY(:tenants) AND revoked_at IS NULL
+        AND starts_at <= instant.now AND (ends_at IS NULL OR ends_at > instant.now)
     ORDER BY id
     """
 )
@@ -42,14 +44,12 @@ def effective_quota(
 ) -> dict[QuotaKey, Effective]:
     """Quota of these tenants at `now` (the database's own without one). No entry: no guarantee and no ceiling there."""
     tenants = list(tenant_ids)
-    if now is None:
-        now = session.execute(text("SELECT now()")).scalar_one()
     found = {
         (row.tenant_id, row.flavor, row.resource): Effective(row.min, row.max, row.lendable)
         for row in session.execute(_BASE, {"tenants": tenants})
     }
     for grant in session.execute(_GRANTS, {"tenants": tenants, "now": now}):
-        if grant.recurrence is None or is_open(grant.recurrence, now):
+        if grant.recurrence is None or is_open(grant.recurrence, grant.now):
             key = (grant.tenant_id, grant.flavor, grant.resource)
             found[key] = _add(found.get(key, Effective()), grant)
     return {key: _not_below_zero(quota) for key, quota in found.items()}

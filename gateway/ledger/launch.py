@@ -32,8 +32,8 @@ class NotLiveError(LookupError):
 
 _ROW = text(
     """
-    SELECT a.id, a.job_id, a.number, a.chunk, a.first_index, a.placed, j.tenant_id, j.principal, j.name, j.kind,
-        l.klass, j.spec, j.request, t.path
+    SELECT a.id, a.job_id, a.number, a.chunk, a.first_index, a.placed, a.resume_from, j.tenant_id, j.principal, j.name,
+        j.kind, l.klass, j.spec, j.request, t.path
     FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN tenants t ON t.id = j.tenant_id
     JOIN leases l ON l.id = a.lease_id
     WHERE a.id = :id AND a.ended_at IS NULL
@@ -74,7 +74,8 @@ def request(session: Session, attempt_id: str, backend: str, settings: LedgerSet
     groups = _groups(spec, placed, backend, pools)
     checkpoint = spec.checkpoint
     resume_from = _resume_from(session, row) if checkpoint is not None else ""
-    session.execute(_RESUMES, {"id": attempt_id, "url": resume_from})
+    if resume_from != row["resume_from"]:
+        session.execute(_RESUMES, {"id": attempt_id, "url": resume_from})
     return LaunchRequest(
         key=attempt_id,
         gateway=settings.gateway_name,

@@ -162,7 +162,8 @@ def release(
     meter = meter_of(lease, levels)
     before = Times(lease.used_ms, lease.held_ms)
     unknown = used_from is not None and used_until is None
-    after = before if unknown else Times(_used_ms(session, lease, used_from, used_until), 0)
+    now: datetime = session.execute(select(text("now()"))).scalar_one()
+    after = before if unknown else Times(_used_ms(lease, used_from, used_until, now), 0)
     amounts, held = amounts_of(lease.items), amounts_of(lease.items, "held")
     known = locked(session, [*_concurrency_keys(levels, amounts), *meter.keys()])
     book(
@@ -178,7 +179,6 @@ def release(
         known=known,
     )
     more = meter.gpu_ms(after.used_ms) - meter.gpu_ms(before.used_ms)
-    now: datetime = session.execute(select(text("now()"))).scalar_one()
     limits.charge_allowance(session, levels, PriorityClass(lease.klass), more, min(used_until or now, now))
     posted = lease.state == LeaseState.HELD and (unknown or after.used_ms > 0)
     move_lease(
@@ -187,11 +187,8 @@ def release(
         LeaseState.POSTED if posted else LeaseState.VOIDED,
         values={**time_values(meter, after), "payer": "" if unknown else payer.value, "contingent_on": []},
     )
-    record_use(session, lease.attempt_id, meter, after)
-    session.execute(
-        text("UPDATE borrowings SET until = now() WHERE lease_id = :id AND until IS NULL"), {"id": str(lease.id)}
-    )
-    session.refresh(lease)
+    record_use(session, lease.attempt_id, meter, after, ends=lease.id)
+    session.expire(lease)
     return True
 
 
@@ -205,7 +202,8 @@ def post_known_use(
     lease = found[0]
     levels = lineage(session, lease.tenant_id)
     meter = meter_of(lease, levels)
-    after = Times(_used_ms(session, lease, used_from, used_until), 0)
+    now: datetime = session.execute(select(text("now()"))).scalar_one()
+    after = Times(_used_ms(lease, used_from, used_until, now), 0)
     lines = meter.lines(Times(lease.used_ms, lease.held_ms), after, payer)
     if not book(session, cause=f"lease:{lease_id}:known", kind="use_known", lines=lines):
         return False
@@ -371,23 +369,28 @@ def _give(
     return changed, moved
 
 
-def _used_ms(session: Session, lease: LeaseRow, used_from: datetime | None, used_until: datetime | None) -> int:
+def _used_ms(lease: LeaseRow, used_from: datetime | None, used_until: datetime | None, now: datetime) -> int:
     if used_from is None or used_until is None:
         return 0
-    now: datetime = session.execute(select(text("now()"))).scalar_one()
     length = min(used_until, now) - max(used_from, lease.created_at)
     return max(0, length // timedelta(milliseconds=1))
 
 
-def record_use(session: Session, attempt_id: str, meter: Meter, times: Times) -> None:
-    """What the attempt has used: of this lease so far, and of those it had before a resize."""
+def record_use(session: Session, attempt_id: str, meter: Meter, times: Times, *, ends: UUID | None = None) -> None:
+    """What the attempt has used: of this lease so far, and of those it had before a resize.
+
+    ends: the lease that ends with it, whose loans are given back.
+    """
     values = {"gpu_ms": meter.gpu_ms(times.used_ms), "money": meter.money(times.used_ms)}
-    session.execute(_USE, {"id": attempt_id, "hour_ms": HOUR_MS, **values})
+    session.execute(_USE, {"id": attempt_id, "hour_ms": HOUR_MS, "ends": None if ends is None else str(ends), **values})
 
 
 # Of its present lease, and of those that it had at other sizes.
 _USE = text(
     """
+    WITH given_back AS (
+        UPDATE borrowings SET until = now() WHERE lease_id = CAST(:ends AS text) AND until IS NULL
+    )
     UPDATE attempts SET gpu_ms = :gpu_ms + before.gpu_ms, money = :money + before.money
     FROM (
         SELECT coalesce(sum(l.gpu_milli * l.used_ms / 1000), 0)::bigint AS gpu_ms,

@@ -28,8 +28,12 @@ _LINEAGE = text(
 
 
 def lineage(session: Session, tenant_id: int) -> tuple[Level, ...]:
-    """The levels, root first. LookupError when there is no such tenant."""
+    """The levels, root first, read once in a session. LookupError when there is no such tenant."""
+    known: dict[int, tuple[Level, ...]] = session.info.setdefault("lineage", {})
+    if tenant_id in known:
+        return known[tenant_id]
     found = tuple(Level(row.id, row.path) for row in session.execute(_LINEAGE, {"id": tenant_id}))
     if not found:
         raise LookupError(f"no tenant with id {tenant_id}")
+    known[tenant_id] = found
     return found

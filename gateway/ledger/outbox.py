@@ -35,18 +35,34 @@ _ADD = text(
     SELECT pg_notify('tidegate_outbox', '')
     """
 )
+# A nudge waits for the start of its attempt: delivered before it, it would start the workflow a second time. Rows of
+# attempts that have ended have nobody to go to.
 _CLAIM = text(
     """
-    UPDATE outbox SET due_at = now() + make_interval(secs => :claim_s), tries = tries + 1
+    UPDATE outbox SET due_at = now() + make_interval(secs => :claim_s), tries = tries + 1,
+        done_at = CASE WHEN due.moot THEN now() END
     FROM (
-        SELECT id FROM outbox WHERE done_at IS NULL AND due_at <= now() AND (kind = 'webhook') = :webhooks
+        SELECT id, kind IN ('start', 'nudge') AND EXISTS (
+            SELECT FROM attempts WHERE attempts.id = target AND attempts.ended_at IS NOT NULL) AS moot
+        FROM outbox WHERE done_at IS NULL AND due_at <= now() AND (kind = 'webhook') = :webhooks
+            AND NOT (kind = 'nudge' AND EXISTS (SELECT FROM outbox AS start
+                WHERE start.target = outbox.target AND start.kind = 'start' AND start.done_at IS NULL))
         ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
     ) AS due
     WHERE outbox.id = due.id
-    RETURNING outbox.id, kind, target, data, tries
+    RETURNING outbox.id, kind, target, data, tries, due.moot
     """
 )
-_DONE = text("UPDATE outbox SET done_at = now() WHERE id = ANY(:ids) AND done_at IS NULL")
+_DONE = text(
+    """
+    WITH done AS (
+        UPDATE outbox SET done_at = now() WHERE id = ANY(:ids) AND done_at IS NULL RETURNING kind, target
+    )
+    SELECT pg_notify('tidegate_outbox', '') WHERE EXISTS (
+        SELECT FROM done JOIN outbox AS nudge ON nudge.target = done.target
+        WHERE done.kind = 'start' AND nudge.kind = 'nudge' AND nudge.done_at IS NULL)
+    """
+)
 _FAILED = text(
     """
     UPDATE outbox SET error = :error,
@@ -86,6 +102,7 @@ def claim(session: Session, limit: int, *, webhooks: bool = False) -> tuple[Outb
     return tuple(
         OutboxItem(id=row.id, kind=row.kind, target=row.target, data=row.data, tries=row.tries)
         for row in sorted(rows, key=lambda row: row.id)
+        if not row.moot
     )
 
 

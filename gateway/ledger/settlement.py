@@ -7,10 +7,10 @@ Decides nothing by itself: `policies.reasons` says what a reason means, `policie
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
+from sqlmodel import col
 
 from gateway.ledger import events, leases, moving, outbox, resizing, theft, waiters
 from gateway.ledger.codec import from_ms, to_ms
@@ -66,7 +66,7 @@ def settle(
         _resolve(session, lease, facts)
     kept = None if follows is None else amounts_of(leases.items_of(follows))
     held_now = leases.victim_settled(session, attempt.id, kept)
-    _end_attempt(session, attempt, end, facts)
+    _end_attempt(session, job, attempt, end, facts)
     credit = 0
     if lease is not None and _earns(attempt, job, facts):
         credit = _credit(session, attempt, lease, facts, settings, default_restart_ms)
@@ -102,13 +102,12 @@ def settle(
 
 def _locked(session: Session, attempt_id: str) -> tuple[JobRow, AttemptRow]:
     """Job before attempt, as everybody locks them."""
-    job_id = session.execute(
-        text("SELECT job_id FROM attempts WHERE id = :id"), {"id": attempt_id}
-    ).scalar_one_or_none()
-    if job_id is None:
-        raise LookupError(f"no attempt {attempt_id}")
     fresh: dict[str, Any] = {"populate_existing": True}
-    job = session.get_one(JobRow, UUID(str(job_id)), with_for_update={"key_share": True}, execution_options=fresh)
+    of_attempt = select(col(AttemptRow.job_id)).where(col(AttemptRow.id) == attempt_id).scalar_subquery()
+    locking = select(JobRow).where(col(JobRow.id) == of_attempt).with_for_update(key_share=True)
+    job = session.execute(locking, execution_options=fresh).scalar_one_or_none()
+    if job is None:
+        raise LookupError(f"no attempt {attempt_id}")
     attempt = session.get_one(AttemptRow, attempt_id, with_for_update={"key_share": True}, execution_options=fresh)
     return job, attempt
 
@@ -152,11 +151,11 @@ def _resolve(session: Session, lease: LeaseRow, facts: _End) -> None:
         waiters.spare_victims(session, [lease.attempt_id])
 
 
-def _end_attempt(session: Session, attempt: AttemptRow, end: EndRequest, facts: _End) -> None:
+def _end_attempt(session: Session, job: JobRow, attempt: AttemptRow, end: EndRequest, facts: _End) -> None:
     state = AttemptState(attempt.state)
     if facts.state not in ATTEMPT_EDGES[state]:
         # RESERVED has no edge to an end of its own making: the launch had happened, only its row did not say so.
-        move_attempt(session, attempt.id, AttemptState.PENDING)
+        move_attempt(session, attempt.id, AttemptState.PENDING, job=job)
     values: dict[str, Any] = {
         "exit_code": end.exit_code,
         "failed_rank": end.failed_rank,
@@ -173,6 +172,7 @@ def _end_attempt(session: Session, attempt: AttemptRow, end: EndRequest, facts: 
         reason=facts.reason,
         values=values,
         data={"exit_code": end.exit_code, "number": attempt.number},
+        job=job,
     )
     if not moved:
         raise AssertionError(f"attempt {attempt.id} was {state} under its lock and would not become {facts.state}")

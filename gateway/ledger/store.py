@@ -14,12 +14,14 @@ from sqlalchemy.orm import Session
 from backends.types import Capabilities, LaunchRequest, Observation, PoolCapacity
 from gateway.ledger import (
     accrual,
+    bulk,
     commit,
     inplace,
     launch,
     observe,
     outbox,
     placing,
+    quiet,
     reconcile,
     settlement,
     snapshot,
@@ -36,7 +38,7 @@ from policies.decisions import Plan
 from policies.settings import PolicySettings
 from policies.vocabulary import AttemptState, StopCause
 from workflows.messages import AttemptView, EndRequest, Settled
-from workflows.store import CommitReport, Cycle, Live, OutboxItem
+from workflows.store import CommitReport, Cycle, Due, Launched, Live, OutboxItem
 
 # The clock's epoch is beyond any that a database restored from a backup could know of: nobody comes back to life.
 _TAKE = text(
@@ -86,6 +88,10 @@ class PostgresStore:
         """See Store."""
         return self._work.wait(timeout_s)
 
+    def fingerprint(self) -> str:
+        """See Store."""
+        return in_transaction(self._engine, quiet.fingerprint)
+
     def cycle(self) -> Cycle:
         """See Store."""
         restart_ms = self._settings.default_restart_s * 1000
@@ -128,6 +134,18 @@ class PostgresStore:
             in_transaction(self._engine, lambda s: outbox.give_up(s, item_id, error))
         else:
             in_transaction(self._engine, lambda s: outbox.put_off(s, item_id, error, delay_s))
+
+    def begin_launches(self, attempts: Sequence[str]) -> Sequence[Due]:
+        """See Store."""
+        return in_transaction(self._engine, lambda s: bulk.begin(s, attempts, self._settings))
+
+    def still_wanted(self, attempts: Sequence[str]) -> frozenset[str]:
+        """See Store."""
+        return in_transaction(self._engine, lambda s: bulk.still_wanted(s, attempts))
+
+    def launched(self, done: Sequence[Launched]) -> None:
+        """See Store."""
+        in_transaction(self._engine, lambda s: bulk.launched(s, done))
 
     # -- attempt --------------------------------------------------------------------------------------------------
     def load_attempt(self, attempt_id: str) -> AttemptView | None:

@@ -6,7 +6,7 @@ order job, attempt, lease, accounts (ascending id); whoever keeps to these funct
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Row, Table, func, null, select, update
@@ -21,12 +21,28 @@ _JOBS: Final[Table] = metadata.tables["jobs"]
 _ATTEMPTS: Final[Table] = metadata.tables["attempts"]
 _LEASES: Final[Table] = metadata.tables["leases"]
 
+# Without the user's texts and the flat request: kilobytes that would be decoded for nothing at every step.
+_TOLD: Final = (
+    *(column for column in _JOBS.c if column.name not in {"spec", "request"}),
+    func.jsonb_build_object("notify", func.coalesce(_JOBS.c.spec["notify"], func.jsonb_build_array())).label("spec"),
+)
 # When a state is reached first; a second time (RUNNING after CHECKPOINTING) keeps the first instant.
 _ATTEMPT_TIMES: Final = {
     AttemptState.PENDING: "pending_at",
     AttemptState.RUNNING: "started_at",
     AttemptState.STOPPING: "stopping_at",
 }
+
+
+class JobOf(Protocol):
+    """What moving an attempt needs of its job."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def tenant_id(self) -> int: ...
+    @property
+    def ended_at(self) -> datetime | None: ...
 
 
 def move_job(
@@ -68,13 +84,20 @@ def move_attempt(
     reason: str = "",
     values: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
+    job: "JobOf | None" = None,
 ) -> bool:
-    """Move an attempt along its table, its job's row locked first. False too when the job has ended."""
-    job = session.execute(
-        select(_JOBS.c.id, _JOBS.c.tenant_id, _JOBS.c.ended_at)
-        .where(_JOBS.c.id == select(_ATTEMPTS.c.job_id).where(_ATTEMPTS.c.id == attempt_id).scalar_subquery())
-        .with_for_update(key_share=True)
-    ).one_or_none()
+    """Move an attempt along its table, its job's row locked first. False too when the job has ended.
+
+    job: its row, where the caller has read it under its lock in this transaction.
+    """
+    job = (
+        job
+        or session.execute(
+            select(_JOBS.c.id, _JOBS.c.tenant_id, _JOBS.c.ended_at)
+            .where(_JOBS.c.id == select(_ATTEMPTS.c.job_id).where(_ATTEMPTS.c.id == attempt_id).scalar_subquery())
+            .with_for_update(key_share=True)
+        ).one_or_none()
+    )
     if job is None or job.ended_at is not None:
         return False
     changes: dict[str, Any] = {"state": to, **(values or {})}
@@ -117,5 +140,6 @@ def _guarded(  # noqa: PLR0917  (private, and every caller names the same six)
     guards: list[ColumnElement[bool]] = [table.c.id == row_id, table.c.state.in_(sorted(before))]
     if version is not None:
         guards.append(table.c.version == version)
-    statement = update(table).where(*guards).values(version=table.c.version + 1, **changes).returning(table)
+    told = _TOLD if table is _JOBS else (table.c.id,)
+    statement = update(table).where(*guards).values(version=table.c.version + 1, **changes).returning(*told)
     return session.execute(statement).one_or_none()

@@ -12,11 +12,12 @@ from typing import Final
 from temporalio import activity
 
 from policies.decisions import Plan
+from policies.quiet import quiet_ms
 from policies.snapshot import Snapshot
 from workflows.activities.acting import heartbeats
 from workflows.activities.turns import Turn
 from workflows.messages import Duty
-from workflows.store import FencedError, Store
+from workflows.store import CommitReport, FencedError, Store
 
 log = logging.getLogger(__name__)
 Planner = Callable[[Snapshot, int], Plan]
@@ -30,6 +31,7 @@ class Cycles:
     """Counters of this process, for metrics."""
 
     done: int = 0
+    quiet: int = 0
     failed: int = 0
     dropped: int = 0
     last_ms: int = 0
@@ -47,6 +49,7 @@ class ArbiterActivity:
         self._idle_s = idle_s
         self._debounce_s = debounce_s
         self.cycles = Cycles()
+        self._quiet = ("", 0.0)  # the fingerprint under which nothing was decided, and until when that holds
 
     @activity.defn(name="duty_arbiter")
     def run(self, _duty: Duty) -> str:
@@ -58,7 +61,8 @@ class ArbiterActivity:
                 self._cycle(epoch)
                 while turn.goes_on():
                     if self._store.wait_for_work(self._idle_s):
-                        time.sleep(self._debounce_s)
+                        # Under load as long as a cycle lasts: half of the time is left to those who act on it.
+                        time.sleep(min(self._idle_s, max(self._debounce_s, self.cycles.last_ms / 1000)))
                     self._cycle(epoch)
         except FencedError:
             log.warning("arbiter %s is fenced; another one has taken over", self._holder)
@@ -69,15 +73,13 @@ class ArbiterActivity:
     def _cycle(self, epoch: int) -> None:
         began = time.monotonic()
         try:
-            cycle = self._store.cycle()
-            plan = self._plan(cycle.snapshot, cycle.now_ms)
-            if plan.acts or plan.rejects or plan.waits:
-                report = self._store.commit(epoch, cycle, plan)
-                self.cycles.dropped += len(report.dropped)
-                for what, why in report.dropped.items():
-                    log.info("dropped as stale: %s: %s", what, why)
-            else:
+            # Taken first: what is written while the snapshot is read counts as news in the next cycle.
+            mark = self._store.fingerprint()
+            if mark == self._quiet[0] and began < self._quiet[1]:
                 self._store.beat(epoch)
+                self.cycles.quiet += 1
+            else:
+                self._decide(epoch, mark, began)
             self.cycles.done += 1
         except FencedError:
             raise
@@ -86,3 +88,17 @@ class ArbiterActivity:
             log.exception("a cycle failed; the next one starts from a new snapshot")
             time.sleep(_AFTER_BAD_CYCLE_S)
         self.cycles.last_ms = int(1000 * (time.monotonic() - began))
+
+    def _decide(self, epoch: int, mark: str, began: float) -> None:
+        cycle = self._store.cycle()
+        plan = self._plan(cycle.snapshot, cycle.now_ms)
+        report = CommitReport()
+        if plan.acts or plan.rejects or plan.waits:
+            report = self._store.commit(epoch, cycle, plan)
+            self.cycles.dropped += len(report.dropped)
+            for what, why in report.dropped.items():
+                log.info("dropped as stale: %s: %s", what, why)
+        else:
+            self._store.beat(epoch)
+        if report == CommitReport():
+            self._quiet = (mark, began + quiet_ms(cycle.snapshot, cycle.now_ms) / 1000)

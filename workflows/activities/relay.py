@@ -15,6 +15,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from workflows.activities.bulk import BulkLauncher
 from workflows.activities.turns import BEAT_EVERY_S, Turn
 from workflows.messages import MAX_EVENTS, NUDGE, TASK_QUEUE, AttemptRef, Duty
 from workflows.store import OutboxItem, Store
@@ -22,6 +23,7 @@ from workflows.store import OutboxItem, Store
 log = logging.getLogger(__name__)
 BATCH: Final = 200
 AT_ONCE: Final = 32
+STARTS_AT_ONCE: Final = 4  # batches of starts under way; nudges never wait for them
 _DELIVERY_S: Final = 10
 Deliver = Callable[[OutboxItem], Awaitable[None]]
 
@@ -37,6 +39,7 @@ async def start_attempt(
             id=attempt_id,
             task_queue=task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            request_eager_start=True,  # where the worker has room it gets the first task with the answer
         )
     except WorkflowAlreadyStartedError:
         return False
@@ -56,7 +59,10 @@ async def nudge_attempt(
 
 
 class RelayActivity:
-    """`more`: deliveries of other kinds (webhooks), by kind. `max_events`: see AttemptRef."""
+    """`more`: deliveries of other kinds (webhooks), by kind. `max_events`: see AttemptRef.
+
+    launcher: launches what is due before its workflows begin; None leaves every launch to them.
+    """
 
     def __init__(
         self,
@@ -67,6 +73,7 @@ class RelayActivity:
         more: Mapping[str, Deliver] | None = None,
         idle_s: float = 1.0,
         max_events: int = MAX_EVENTS,
+        launcher: BulkLauncher | None = None,
     ) -> None:
         self._store = store
         self._client = client
@@ -74,6 +81,7 @@ class RelayActivity:
         self._more = dict(more or {})
         self._idle_s = idle_s
         self._max_events = max_events
+        self._launcher = launcher
 
     @activity.defn(name="duty_relay")
     async def run(self, _duty: Duty) -> str:
@@ -87,16 +95,38 @@ class RelayActivity:
         return "turn"
 
     async def _loop(self, turn: Turn) -> None:
-        while turn.goes_on():
-            try:
-                items = await asyncio.to_thread(self._store.claim_outbox, BATCH)
-                if items:
-                    await self.deliver(items)
-                else:
-                    await asyncio.to_thread(self._store.wait_for_outbox, self._idle_s)
-            except Exception:
-                log.exception("the outbox could not be read; again in a second")
-                await asyncio.sleep(1)
+        room = asyncio.Semaphore(STARTS_AT_ONCE)
+        starting: set[asyncio.Task[None]] = set()
+        try:
+            while turn.goes_on():
+                try:
+                    items = await asyncio.to_thread(self._store.claim_outbox, BATCH)
+                    if not items:
+                        await asyncio.to_thread(self._store.wait_for_outbox, self._idle_s)
+                        continue
+                    if starts := [item for item in items if item.kind == "start"]:
+                        await room.acquire()
+                        task = asyncio.create_task(self._start(starts, room))
+                        starting.add(task)
+                        task.add_done_callback(starting.discard)
+                    if others := [item for item in items if item.kind != "start"]:
+                        await self.deliver(others)
+                except Exception:
+                    log.exception("the outbox could not be read; again in a second")
+                    await asyncio.sleep(1)
+        finally:
+            await asyncio.gather(*starting)
+
+    async def _start(self, items: Sequence[OutboxItem], room: asyncio.Semaphore) -> None:
+        """What can be launched in bulk is; then each has its workflow, which takes over from wherever it stands."""
+        try:
+            if self._launcher is not None:
+                await asyncio.to_thread(self._launcher.launch, [item.target for item in items])
+            await self.deliver(items)
+        except Exception:
+            log.exception("a batch of starts could not be delivered; its rows come again")
+        finally:
+            room.release()
 
     async def deliver(self, items: Sequence[OutboxItem]) -> None:
         """Deliver all of them, at most AT_ONCE at a time; the store hears of each which it was."""

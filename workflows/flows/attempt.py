@@ -122,7 +122,8 @@ class AttemptWorkflow:
         return view if view.start_asked_ms is not None else replace(view, start_asked_ms=self._start_asked_ms)
 
     async def _settle(self, step: Settle) -> str:
-        settled: Settled = await workflow.execute_activity("settle", step.end, result_type=Settled, **_OUTSIDE)
+        # Local, as all that is one transaction: it may be repeated, and a task queue would cost more than it does.
+        settled: Settled = await workflow.execute_local_activity("settle", step.end, result_type=Settled, **_LOCAL)
         return settled.attempt_state
 
     async def _do(self, step: Step, view: AttemptView) -> Done:
