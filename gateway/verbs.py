@@ -85,6 +85,8 @@ def migrate(
 
 def check(*, data_dir: OfStack = None, as_json: JsonFlag = False) -> None:
     """Recompute every balance from the entries and compare; exit 1 when anything disagrees, 69 without a database."""
+    from dataclasses import asdict  # noqa: PLC0415
+
     from gateway.ledger.check import check as find_violations  # noqa: PLC0415
     from gateway.ledger.engine import make_engine  # noqa: PLC0415
     from gateway.ledger.reach import UnreachableDatabaseError, answering  # noqa: PLC0415
@@ -98,7 +100,7 @@ def check(*, data_dir: OfStack = None, as_json: JsonFlag = False) -> None:
     finally:
         engine.dispose()
     if as_json:
-        typer.echo(json.dumps([str(violation) for violation in violations]))
+        typer.echo(json.dumps([asdict(violation) for violation in violations]))
     else:
         typer.echo("\n".join(map(str, violations)) or "the ledger balances: every balance equals its entries")
     raise typer.Exit(1 if violations else 0)

@@ -25,6 +25,9 @@ class Violation:
     subject: str
     message: str
 
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.subject}: {self.message}"
+
 
 def check(engine: Engine) -> list[Violation]:
     """Every violation; an empty list is a ledger that holds."""

@@ -63,12 +63,19 @@ def cancel(session: Session, job_id: UUID, principal: str, message: str = "", in
         outbox.wake_arbiter(session)  # dependents may have become possible or impossible
         return WishResult(ended.state, ended.version, changed=True)
     return _wish(
-        session, job_id, principal, "CancelWished", "want_cancel = true", guard="NOT want_cancel", then_spare=True
+        session,
+        job_id,
+        principal,
+        "CancelWished",
+        "want_cancel = true",
+        guard="NOT want_cancel",
+        then_spare=True,
+        or_ended=True,
     )
 
 
 def hold(session: Session, job_id: UUID, principal: str) -> WishResult:
-    """The job is not admitted until unheld; what runs, runs on."""
+    """The job is not admitted until unheld; what runs, runs on. Refused once it has ended, as all but a cancel is."""
     return _wish(session, job_id, principal, "Held", "want_hold = true", guard="NOT want_hold")
 
 
@@ -117,6 +124,8 @@ def requeue(session: Session, job_id: UUID, principal: str) -> WishResult:
     if row.state not in LIVE:
         raise WishRefusedError("state", f"the job has ended ({row.state}); submit it again")
     asked = session.execute(_REQUEUE, {"job_id": job_id}).scalars().all()
+    if not asked and not _live_attempts(session, job_id):
+        raise WishRefusedError("state", f"nothing of the job runs; it is {row.state}")
     if asked:
         _event(session, "RequeueWished", row, principal)
         outbox.add(session, outbox.NUDGE, asked)
@@ -132,7 +141,7 @@ def update(
     labels: Mapping[str, str] | None = None,
     max_duration_s: int | None = None,
 ) -> WishResult:
-    """Labels always; priority and max_duration while the job is queued."""
+    """Labels always, after the end without an event; priority and max_duration while the job is queued."""
     row = _require(session, job_id)
     if (priority is not None or max_duration_s is not None) and row.state != JobState.QUEUED:
         field = "priority" if priority is not None else "max_duration"
@@ -156,17 +165,16 @@ def update(
         return WishResult(row.state, row.version, changed=False)
     queued_only = priority is not None or max_duration_s is not None
     guard = "state = 'QUEUED'" if queued_only else "true"
-    return _wish(
-        session,
-        job_id,
-        principal,
-        "Updated",
-        ", ".join(parts),
-        guard=guard,
-        values=values,
-        data=changed,
-        ended=not queued_only,
-    )
+    assign = ", ".join(parts)
+    if queued_only or row.state in LIVE:
+        try:
+            return _wish(session, job_id, principal, "Updated", assign, guard=guard, values=values, data=changed)
+        except WishRefusedError:
+            if queued_only:
+                raise
+    # Nothing follows the terminal event, and nobody who followed the job would hear of it: the caller audits it.
+    after = _set(session, job_id, assign, "true", values)
+    return WishResult(after.state, after.version, changed=True)
 
 
 # The size that counts is that of the attempt which lives, or would be resumed from.
@@ -269,13 +277,15 @@ def _wish(
     guard: str,
     values: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
-    ended: bool = False,
     then_spare: bool = False,
+    or_ended: bool = False,
 ) -> WishResult:
-    where = f"({guard})" if ended else f"({guard}) AND state = ANY(:live)"
-    row = _set(session, job_id, assign, where, {**(values or {}), **({} if ended else {"live": LIVE})})
+    """`or_ended`: what is wished is so anyway once the job has ended; any other wish is refused from then on."""
+    row = _set(session, job_id, assign, f"({guard}) AND state = ANY(:live)", {**(values or {}), "live": LIVE})
     if row is None:
         row = _require(session, job_id)
+        if row.state not in LIVE and not or_ended:
+            raise WishRefusedError("state", f"the job has ended ({row.state})")
         return WishResult(row.state, row.version, changed=False)
     _event(session, kind, row, principal, data=data)
     outbox.add(session, outbox.NUDGE, _live_attempts(session, job_id))

@@ -56,9 +56,11 @@ def _do(deps: Deps, caller: Caller, job_id: UUID, act: Callable[..., Any], *args
 
 
 def _audited(session: Session, caller: Caller, job_id: UUID, verb: str, *args: Any) -> None:
-    """What admins and operators do to jobs is audited; a submitter's wishes stand among the job's events."""
-    if caller.role >= Role.TENANT_ADMIN:
-        row, _ = visible_job(session, caller, job_id)
+    """What admins and operators do to jobs is audited; a submitter's wishes stand among the job's events, unless it
+    has ended, after which there is none.
+    """
+    row, _ = visible_job(session, caller, job_id)
+    if caller.role >= Role.TENANT_ADMIN or row.ended_at is not None:
         audit.record(
             session,
             principal=caller.principal,

@@ -64,7 +64,12 @@ def test_check_finds_the_books_of_a_folder_and_tells_right_from_wrong(
         connection.execute(text("INSERT INTO accounts (kind, unit, flavor, posted) VALUES ('money', 'x', '', 7)"))
     code, out, _ = ran("check", "--data-dir", str(tmp_path), "--json")
     assert code == 1
-    assert len(json.loads(out)) == 1
+    (found_wrong,) = json.loads(out)
+    assert set(found_wrong) == {"rule", "subject", "message"}
+    assert found_wrong["rule"] == "balance"
+    assert "stored (7, 0), entries give (0, 0)" in found_wrong["message"]
+    code, out, _ = ran("check", "--data-dir", str(tmp_path))
+    assert (code, out.strip()) == (1, ": ".join(found_wrong[part] for part in ("rule", "subject", "message")))
 
 
 def test_a_folder_without_a_stack_and_one_that_is_down_say_what_to_type(
