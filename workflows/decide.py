@@ -5,6 +5,7 @@ first. Silence is no evidence here: a dark backend starts no deadline and ends n
 or failing part ends the whole gang; the reason is chosen from the part that failed first.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from policies.endings import reason_of
@@ -203,9 +204,13 @@ def _launching(view: AttemptView) -> Step:
     if contingent and view.follows:
         return _following(view)
     if missing and (contingent or len(view.backends) > 1):
-        return (_not_placed(view) if contingent else None) or Prepare(view.attempt_id, missing)
+        return (_not_placed(view) if contingent else _in_vain(view)) or Prepare(view.attempt_id, missing)
     if view.lease_state != "held" or not view.backends:
         return Wait(REREAD_S)  # until the victims are settled; its lease becomes held in that transaction
+    return _in_vain(view) or _starting(view)
+
+
+def _starting(view: AttemptView) -> Step:
     if len(view.backends) == 1:
         backend = view.backends[0]
         return _pending(view) if backend in view.started else Launch(view.attempt_id, backend)
@@ -215,6 +220,19 @@ def _launching(view: AttemptView) -> Step:
         if not gang.has_run(view, backend):
             return _pending(view)
     return _pending(view)
+
+
+def _in_vain(view: AttemptView) -> Step | None:
+    """Its backends answer, and some part is neither refused nor launched, again and again: that has an end too."""
+    if view.launching_ms is None or view.dark or gang.all_running(view):
+        return None
+    running_ms = gang.first_running_ms(view)
+    if running_ms is not None:
+        whole_by_ms = running_ms + 1000 * view.gang_timeout_s
+        return _stop_for(view, StopCause.GANG_TIMEOUT, view.term_s) if view.now_ms >= whole_by_ms else None
+    if view.backend_wait_timeout_s <= 0 or view.now_ms < view.launching_ms + 1000 * view.backend_wait_timeout_s:
+        return None
+    return _give_up(view)
 
 
 def _following(view: AttemptView) -> Step:
@@ -246,6 +264,8 @@ def _pending(view: AttemptView) -> Step:
         return Mark(view.attempt_id, AttemptState.RUNNING, gang.last_started_ms(view))
     if running_ms is not None:
         over_ms = running_ms + 1000 * view.gang_timeout_s
+        if view.now_ms >= over_ms and _any_dark(view, gang.waiting(view)):
+            return Wait(REREAD_S)  # what nobody can see may run
         if view.now_ms >= over_ms:
             return _stop_for(view, StopCause.GANG_TIMEOUT, view.term_s)
         return _wait_until(view, over_ms)
@@ -255,7 +275,7 @@ def _pending(view: AttemptView) -> Step:
     if view.now_ms < over_ms:
         return _wait_until(view, over_ms)
     waiting = gang.waiting(view)
-    if any(backend in view.dark for backend in waiting):
+    if _any_dark(view, waiting):
         return Wait(REREAD_S)
     rest = sorted({pool for backend in waiting for pool in view.pools.get(backend, ())})
     end = EndRequest(view.attempt_id, Reason.BACKEND_WAIT_TIMEOUT, no_room=True)
@@ -271,6 +291,8 @@ def _running(view: AttemptView) -> Step:
     started_ms = view.started_ms or gang.last_started_ms(view) or view.now_ms
     limit_ms = None if view.max_duration_s is None else started_ms + 1000 * view.max_duration_s
     if limit_ms is not None and view.now_ms >= limit_ms:
+        if view.dark:
+            return Wait(REREAD_S)  # no stop would arrive, and it may have ended within its time
         return _stop_for(view, StopCause.TIME_LIMIT, view.grace_s)
     if view.stall_after_ms is not None and view.now_ms >= view.stall_after_ms and not view.dark:
         return _stop_for(view, StopCause.STALL, view.term_s)  # what makes no progress would not save either
@@ -295,6 +317,10 @@ def _resizing(view: AttemptView, wish: ResizeView) -> Step:
     if backend in view.dark:
         return Wait(REREAD_S)
     return FinishResize(view.attempt_id, backend, wish.group, wish.before, reached=False)
+
+
+def _any_dark(view: AttemptView, backends: Sequence[str]) -> bool:
+    return any(backend in view.dark for backend in backends)
 
 
 def _wait_until(view: AttemptView, *instants_ms: int | None) -> Wait:

@@ -26,6 +26,7 @@ class AttemptRef:
     start_asked_ms: int | None = None  # when the last start was asked for: backend_wait_timeout runs from there
     failures: int = 0  # tries in a row that changed nothing: the delay before the next one outlives a turn
     max_events: int = MAX_EVENTS
+    launching_ms: int | None = None  # since when it is being launched in vain, while its backends answer
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class AttemptView:
     replicas_total: int = 1
     grace_s: int = 300  # of the job, capped by its class: for stops that name no grace of their own
     start_asked_ms: int | None = None  # filled in by the workflow where the row does not say
+    launching_ms: int | None = None  # the same: since when it is being launched in vain
     pools: dict[str, list[str]] = field(default_factory=dict)  # backend -> pools in which the attempt is placed
     handles: dict[str, str] = field(default_factory=dict)  # backend -> what it calls the launch
     no_progress: int = 0  # attempts in a row before this one that saved and left without a newer checkpoint

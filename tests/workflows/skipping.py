@@ -107,7 +107,7 @@ class World:
         self.on_call: Callable[[str, str], None] = lambda _of, _name: None
         self.queue = f"skipping-{uuid.uuid4().hex[:8]}"
         self.calls = Calls(self._look, self._after)
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._plain: dict[str, Backend] = {name: FakeBackend(each, name=name) for name, each in clusters.items()}
         self.backends: dict[str, Backend] = {name: FakeBackend(each, name=name) for name, each in clusters.items()}
         for name, backend in self.backends.items():
@@ -121,13 +121,19 @@ class World:
         self._acts: list[tuple[float, Callable[[], Any]]] = []
         self._began_ms = 0
         self._ended_ms: int | None = None
+        self._problems: list[Exception] = []
         self._eyes = threading.RLock()
 
     # -- what a test says
 
     async def do(self, act: Callable[[], T]) -> T:
         """Something before or after a life: it is not seen as a call of an activity."""
-        return await asyncio.to_thread(self.calls.unseen, act)
+
+        def now() -> T:
+            self._look()
+            return act()
+
+        return await asyncio.to_thread(self.calls.unseen, now)
 
     async def attempt(self, wanted: Wanted = Wanted()) -> str:  # noqa: B008  (frozen)
         """A job admitted to every backend; its attempt, RESERVED."""
@@ -140,7 +146,7 @@ class World:
     async def live(self, attempt: str, *, max_events: int = MAX_EVENTS) -> Life:
         """Start its workflow and the world's, and await the one result."""
         acts = sorted(self._acts, key=lambda one: one[0])
-        self._acts = acts
+        self._acts, self._ended_ms = acts, None
         await self.do(self._look)
         self._began_ms = self.now_ms()
         world = await self.env.client.start_workflow(
@@ -157,6 +163,8 @@ class World:
             with contextlib.suppress(RPCError):
                 await world.signal(WorldWorkflow.over)
             await asyncio.wait_for(world.result(), REAL_S)
+        if self._problems:
+            raise self._problems[0]
         after_s = ((self._ended_ms or self.now_ms()) - self._began_ms) / 1000
         return Life(attempt, await self.do(lambda: self.books.ended(attempt)), after_s, handle)
 
@@ -183,7 +191,7 @@ class World:
 
     @activity.defn(name="happen")
     def happen(self, number: int) -> None:
-        """One act, and everybody sees it."""
+        """One act, and everybody sees it. What is due as the attempt ends does not happen any more."""
 
         def act() -> None:
             self._look()
@@ -191,7 +199,11 @@ class World:
             self.follow()
             self.relay()
 
-        self.calls.unseen(act)
+        if self._ended_ms is None:
+            try:
+                self.calls.unseen(act)
+            except Exception as error:  # noqa: BLE001  (tried again it would only fail again, for ever)
+                self._problems.append(error)
 
     def follow(self) -> None:
         """What the followers do: changes at once, everything every 30 s, and darkness told as darkness."""
@@ -221,7 +233,7 @@ class World:
         """Deliver what the books owe, as the relay does, and wait until it has arrived."""
         items = [item for item in self.books.owed() if not (self.deaf and item.kind == "nudge")]
         if items:
-            asyncio.run_coroutine_threadsafe(self._deliver(items), self._loop).result(30)
+            asyncio.run_coroutine_threadsafe(self._deliver(items), self.loop).result(30)
 
     async def _deliver(self, items: list[OutboxItem]) -> None:
         await self._relay.deliver(items)

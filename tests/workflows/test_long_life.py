@@ -178,7 +178,7 @@ def test_the_capacity_of_a_stopped_object_comes_back_after_grace_and_recovery() 
 
 def test_a_step_that_always_fails_is_tried_ever_more_slowly_and_never_given_up() -> None:
     async def main() -> None:
-        async with skipping(a_view("RESERVED")) as (script, handle):
+        async with skipping(a_view("RESERVED", backend_wait_timeout_s=0)) as (script, handle):
             with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
                 await script.env.sleep(timedelta(hours=1))
             described = await handle.describe()

@@ -64,6 +64,7 @@ class AttemptWorkflow:
     def __init__(self) -> None:
         self._nudges = 0
         self._start_asked_ms: int | None = None
+        self._launching_ms: int | None = None
         self._failures = 0
 
     @workflow.signal(name=NUDGE)
@@ -75,6 +76,7 @@ class AttemptWorkflow:
     async def run(self, ref: AttemptRef) -> str:
         """Follow the attempt to its end."""
         self._start_asked_ms, self._failures = ref.start_asked_ms, ref.failures
+        self._launching_ms = ref.launching_ms
         view: AttemptView | None = None
         before: Step | None = None
         heard = 0
@@ -96,6 +98,7 @@ class AttemptWorkflow:
                     return await self._settle(step)
                 if isinstance(step, Wait):
                     self._failures, before, view = 0, None, None
+                    self._launching_ms = None
                     await self._pause(step.wake_after_s, heard)
                     continue
                 # The same step again means that it changed nothing: each repetition waits longer.
@@ -119,7 +122,8 @@ class AttemptWorkflow:
         return loaded
 
     def _with_memory(self, view: AttemptView) -> AttemptView:
-        return view if view.start_asked_ms is not None else replace(view, start_asked_ms=self._start_asked_ms)
+        asked_ms = self._start_asked_ms if view.start_asked_ms is None else view.start_asked_ms
+        return replace(view, start_asked_ms=asked_ms, launching_ms=self._launching_ms)
 
     async def _settle(self, step: Settle) -> str:
         # Local, as all that is one transaction: it may be repeated, and a task queue would cost more than it does.
@@ -132,6 +136,8 @@ class AttemptWorkflow:
             return marked
         if isinstance(step, Launch | Start):
             self._start_asked_ms = view.now_ms
+        if isinstance(step, Launch | Start | Prepare) and (self._launching_ms is None or view.dark):
+            self._launching_ms = view.now_ms  # in the dark no time for it runs
         done: Done = await workflow.execute_activity(_ACTIVITIES[type(step)], step, result_type=Done, **_OUTSIDE)
         after: Step | None = None
         if done.refusal is not None and done.view is not None:
@@ -169,5 +175,11 @@ class AttemptWorkflow:
             return
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
-            replace(ref, turn=ref.turn + 1, start_asked_ms=self._start_asked_ms, failures=self._failures)
+            replace(
+                ref,
+                turn=ref.turn + 1,
+                start_asked_ms=self._start_asked_ms,
+                launching_ms=self._launching_ms,
+                failures=self._failures,
+            )
         )
