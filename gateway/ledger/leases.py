@@ -5,7 +5,7 @@ its victims wherever both lie below one level; a victim's end turns its share to
 nobody ever sees it free (CASES QL-04). Never decides who may preempt whom.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from backends.naming import parse_attempt_id
 from gateway.ledger import limits
 from gateway.ledger.accounts import Key, Line, book, locked
+from gateway.ledger.items import items_of, price_of
 from gateway.ledger.limits import Amounts, LimitExceeded, amounts_of
 from gateway.ledger.lineage import Level, lineage
 from gateway.ledger.meter import GPU_MS, HOUR_MS, Meter, Times, gpu_milli_of
@@ -25,7 +26,7 @@ from gateway.ledger.transition import move_lease
 from policies.decisions import Loan
 from policies.snapshot import Placed
 from policies.states import LIVE_LEASE_STATES
-from policies.vocabulary import Account, LeaseState, Payer, PriorityClass, Resource
+from policies.vocabulary import Account, LeaseState, Payer, PriorityClass
 
 __all__ = ["LimitExceeded", "post_known_use", "release", "take", "victim_settled", "void_contingent"]
 
@@ -55,7 +56,7 @@ def take(
     levels = lineage(session, tenant_id)
     items = items_of(placed)
     asked = amounts_of(items)
-    meter = Meter(tuple(level.id for level in levels), gpu_milli_of(items), _price(session, placed))
+    meter = Meter(tuple(level.id for level in levels), gpu_milli_of(items), price_of(session, placed))
     balances = locked(session, [*_concurrency_keys(levels, asked), *meter.keys()])
     going = limits.victims(session, contingent_on)
     gpu_milli = sum(meter.gpu_milli.values())
@@ -257,47 +258,6 @@ def time_values(meter: Meter, times: Times) -> dict[str, int]:
         "held_gpu_ms": meter.gpu_ms(times.held_ms),
         "held_money": meter.money(times.held_ms),
     }
-
-
-def items_of(placed: Iterable[Placed]) -> list[dict[str, Any]]:
-    """What a placement takes, as a lease's items, none of it held yet."""
-    sums: dict[tuple[str, str, str], int] = {}
-    flavors: set[str] = set()
-    for part in placed:
-        total = part.total
-        amounts = {
-            Resource.ACCELERATORS: total.accelerators,
-            Resource.CPUS: total.cpus,
-            Resource.MEMORY: total.memory,
-            Resource.JOBS: 0 if part.flavor in flavors else 1,  # one job per flavor, however many groups and pools
-        }
-        flavors.add(part.flavor)
-        for resource, amount in amounts.items():
-            key = (part.pool, part.flavor, resource.value)
-            sums[key] = sums.get(key, 0) + amount
-    return [
-        {"pool": pool, "flavor": flavor, "resource": resource, "amount": amount, "held": 0}
-        for (pool, flavor, resource), amount in sorted(sums.items())
-        if amount
-    ]
-
-
-def _price(session: Session, placed: Sequence[Placed]) -> int:
-    """Micro-dollars per hour. The FLAVOR says what is counted: its cards, or its CPUs where it has no accelerator.
-
-    A job without cards on a flavor that is priced by the card takes no card from anybody, and costs nothing.
-    """
-    rows = session.execute(
-        text("SELECT name, price, accelerator <> '' AS by_card FROM flavors WHERE name = ANY(:names)"),
-        {"names": sorted({part.flavor for part in placed})},
-    )
-    prices = {row.name: row for row in rows}
-    total = 0
-    for part in placed:
-        if (known := prices.get(part.flavor)) is not None:
-            counted = part.total.accelerators if known.by_card else part.total.cpus
-            total += known.price * counted // 1000
-    return total
 
 
 def _concurrency_keys(levels: Sequence[Level], amounts: Amounts) -> list[Key]:

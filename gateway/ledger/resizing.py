@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from backends.naming import attempt_id as attempt_name
 from gateway.ledger import events, leases, outbox
 from gateway.ledger.codec import dumps, placed_json, placed_of
+from gateway.ledger.items import items_of
 from gateway.ledger.limits import LimitExceeded, amounts_of
 from gateway.ledger.tables.work import AttemptRow, JobRow, LeaseRow
 from gateway.ledger.transition import move_job
@@ -154,7 +155,7 @@ def wish_json(
         "replicas": size_of(tuple(placed), group),
         "from": before,
         "placed": placed_json(placed),
-        "items": leases.items_of(placed),
+        "items": items_of(placed),
         "in_place": in_place,
         "lost": lost,
         "token": token,
@@ -185,7 +186,7 @@ def change_lease(
         rolling = session.execute(_ROLLING, {"id": attempt_id}).scalar_one()
         left = (before.covers_until or now) - now
         hold_ms = None if rolling else max(0, left // timedelta(milliseconds=1))
-    kept = [*_still_borrowed(before.loans, amounts_of(before.items), amounts_of(leases.items_of(placed))), *loans]
+    kept = [*_still_borrowed(before.loans, amounts_of(before.items), amounts_of(items_of(placed))), *loans]
     leases.release(session, before, used_from=attempt.started_at, used_until=now, payer=Payer.TENANT)
     after = leases.take(
         session,

@@ -15,6 +15,7 @@ from sqlmodel import col
 from gateway.ledger import events, leases, moving, outbox, resizing, theft, waiters
 from gateway.ledger.codec import from_ms, to_ms
 from gateway.ledger.credits import Victim, earlier_preemptions, grant_credit
+from gateway.ledger.items import items_of
 from gateway.ledger.limits import amounts_of
 from gateway.ledger.meter import gpu_milli_of
 from gateway.ledger.settlement_jobs import JobEnd, goes_on, settle_job
@@ -64,7 +65,7 @@ def settle(
     follows = None if after is not None else resizing.may_follow(session, job, attempt, lease, facts.reason)
     if lease is not None and follows is None:
         _resolve(session, lease, facts)
-    kept = None if follows is None else amounts_of(leases.items_of(follows))
+    kept = None if follows is None else amounts_of(items_of(follows))
     held_now = leases.victim_settled(session, attempt.id, kept)
     _end_attempt(session, job, attempt, end, facts)
     credit = 0

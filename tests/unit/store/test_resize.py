@@ -1,91 +1,19 @@
 """Resizes over the real ledger, decided by the live plan: the lease passes on whole, and nothing is ever seen free."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 import pytest
 
-from backends.types import Handle, Notice, NoticeKind, Observation, Phase
-from gateway.ledger import archive, progress, wishes
+from gateway.ledger import archive, wishes
 from gateway.ledger.check import check
-from gateway.ledger.engine import in_transaction
 from policies.plan import plan
 from policies.settings import PolicySettings
 from policies.snapshot import Placed
-from policies.vocabulary import AttemptState, Reason, StopCause
-from tests.unit.store.world import Gate, live, queued, rows, scalar, write
+from policies.vocabulary import AttemptState, Reason
+from tests.unit.store.elastic import AT_ONCE, Scene, nodes_of
+from tests.unit.store.world import Gate, live, queued, rows, write
 from workflows.decide import next_step
-from workflows.messages import AttemptView
-from workflows.steps import FinishResize, SendResize, SendStop
-from workflows.store import CommitReport
-
-AT_ONCE = PolicySettings(resize_cool_down_ms=0)
-MEMBERS = {"resources": {"accelerators": "H100:1"}, "checkpoint": {"url": "file:///c"}, "kind": "training"}
-
-
-class Scene:
-    """One elastic job with one-GPU members that runs on the two nodes of eight; a P1 may come."""
-
-    def __init__(self, gate: Gate, *, max_gpus: int = 16, first_quota: int | None = None, **spec: Any) -> None:
-        self.gate = gate
-        write(gate.engine, "UPDATE pools SET place_first = true, places_nodes = true")
-        gate.tenant("org", max_gpus=max_gpus)
-        gate.tenant("org/low", **({} if first_quota is None else {"max_gpus": first_quota}))
-        gate.world.allowance(gate.tenant("org/high"), "P1", 1000)
-        self.epoch = gate.store.take_epoch("me")
-        elastic = {"min": 2, "target": 4, "max": 12, "reshard": True, **spec.pop("elastic", {})}
-        self.job = gate.submit("org/low", elastic=elastic, **{**MEMBERS, **spec})
-        assert self.turn().admitted == (self.job,)
-        self.first = gate.attempt(self.job)
-        gate.runs(self.first)
-
-    def turn(self, settings: PolicySettings = AT_ONCE) -> CommitReport:
-        cycle = self.gate.store.cycle()
-        report = self.gate.store.commit(self.epoch, cycle, plan(cycle.snapshot, settings, cycle.now_ms))
-        assert check(self.gate.engine) == []
-        return report
-
-    def saves(self, step: int, *, reshardable: bool = True) -> None:
-        number = scalar(self.gate.engine, "SELECT max(number) FROM attempts")
-        url = f"file:///c/attempt-{number}/step-{step}"
-        attempt = self.gate.attempt(self.job)
-        in_transaction(
-            self.gate.engine,
-            lambda session: progress.checkpoint(session, attempt, step=step, url=url, reshardable=reshardable),
-        )
-
-    def asks(self, replicas: int) -> None:
-        assert self.gate.wish(wishes.resize, self.job, "main", replicas).changed
-
-    def view(self, attempt: str | None = None) -> AttemptView:
-        found = self.gate.store.load_attempt(attempt or self.gate.attempt(self.job))
-        assert found is not None
-        return found
-
-    def size(self, attempt: str | None = None) -> int:
-        return self.view(attempt).replicas_total
-
-    def held(self) -> int:
-        return self.gate.world.held(self.gate.tenants["org/low"])
-
-    def states(self) -> list[str]:
-        query = "SELECT state FROM attempts WHERE job_id = :job ORDER BY number"
-        return [row.state for row in rows(self.gate.engine, query, job=UUID(self.job))]
-
-    def leaves(self) -> None:
-        """It was told, has saved and left."""
-        attempt = self.gate.attempt(self.job)
-        assert self.view(attempt).stop_cause == "resize"
-        self.gate.store.stop_sent(attempt)
-        self.gate.ends(attempt, Reason.RESIZED, 75)
-        assert check(self.gate.engine) == []
-
-
-def nodes_of(gate: Gate, attempt: str) -> list[list[Any]]:
-    (row,) = rows(gate.engine, "SELECT placed FROM attempts WHERE id = :id", id=attempt)
-    return list(row.placed[0]["nodes"])
+from workflows.steps import SendStop
 
 
 def test_a_running_job_shrinks_by_a_relaunch_on_the_same_lease_and_no_retry_is_counted(gate: Gate) -> None:
@@ -243,109 +171,6 @@ def test_where_the_waiter_goes_away_nobody_who_was_not_told_shrinks(gate: Gate) 
     assert (scene.view().stop_cause, scene.held()) == ("", 12)
     scene.turn()
     assert live(gate.store.cycle(), scene.first).elastic.under_way is False  # type: ignore[union-attr]
-
-
-class Service(Scene):
-    """A service of four, whose backend changes the number of members inside the launch."""
-
-    def __init__(self, gate: Gate) -> None:
-        super().__init__(gate, kind="inference", checkpoint=None, elastic={"reshard": False})
-        write(gate.engine, "UPDATE pools SET resizes = true")
-
-    def sees(self, ready: int) -> None:
-        at = datetime.now(UTC)
-        sequence = int(at.timestamp() * 1_000_000)
-        seen = Observation(Handle("b", self.first), Phase.RUNNING, at, sequence=sequence, started_at=at, ready=ready)
-        self.gate.store.observe("b", [seen])
-
-
-def test_a_service_grows_and_shrinks_under_its_launch(gate: Gate) -> None:
-    scene = Service(gate)
-    for asked, before, leased in ((6, 4, 6), (2, 6, 6)):
-        scene.asks(asked)
-        scene.turn()
-        assert scene.held() == leased
-        view = scene.view()
-        assert view.stop_cause == ""
-        assert next_step(view) == SendResize(scene.first, "b", "main", asked, ["n1"] * asked)
-        gate.store.resize_sent(scene.first)
-        scene.sees(before)
-        assert not isinstance(next_step(scene.view()), SendResize | FinishResize)
-        scene.sees(asked)
-        assert next_step(scene.view()) == FinishResize(scene.first, "b", "main", before, reached=True)
-        assert gate.store.resized(scene.first, reached=True)
-        assert not gate.store.resized(scene.first, reached=True), "a second answer changes nothing"
-        assert (scene.size(), scene.held(), scene.states()) == (asked, asked, ["RUNNING"])
-        assert check(gate.engine) == []
-    assert [row.kind for row in rows(gate.engine, "SELECT kind FROM events WHERE kind = 'Resized'")] == ["Resized"] * 2
-    assert scalar(gate.engine, "SELECT count(*) FROM leases WHERE attempt_id = :id", id=scene.first) == 3
-    gate.ends(scene.first, Reason.USER_CANCELLED, None)
-    assert scene.held() == 0
-    assert check(gate.engine) == []
-
-
-def test_members_that_do_not_come_in_time_leave_the_service_at_its_old_size(gate: Gate) -> None:
-    scene = Service(gate)
-    scene.asks(6)
-    scene.turn()
-    gate.store.resize_sent(scene.first)
-    write(gate.engine, "UPDATE attempts SET stop_asked_at = now() - interval '1 day'")
-    scene.sees(4)
-    assert next_step(scene.view()) == FinishResize(scene.first, "b", "main", 4, reached=False)
-    assert gate.store.resized(scene.first, reached=False)
-    assert (scene.size(), scene.held(), scene.view().resize) == (4, 4, None)
-    assert check(gate.engine) == []
-
-
-def test_a_cancel_comes_before_a_resize_inside_the_launch(gate: Gate) -> None:
-    scene = Service(gate)
-    scene.asks(6)
-    scene.turn()
-    assert gate.store.ask_stop(scene.first, StopCause.CANCEL, 5)
-    assert (scene.view().stop_cause, scene.view().resize) == ("cancel", None)
-    gate.ends(scene.first, Reason.USER_CANCELLED, None)
-    assert (scene.held(), check(gate.engine)) == (0, [])
-
-
-def notice(scene: Scene, ranks: Sequence[int], nodes: dict[int, str]) -> None:
-    at = datetime.now(UTC)
-    told = Notice(NoticeKind.REVOKE, at, tuple(ranks))
-    seen = Observation(
-        Handle("b", scene.first), Phase.RUNNING, at, sequence=1, started_at=at, notice=told, nodes=nodes, ready=12
-    )
-    scene.gate.store.observe("b", [seen])
-
-
-def test_a_notice_that_leaves_survivors_costs_no_requeue_and_it_may_grow_again_later(gate: Gate) -> None:
-    scene = Scene(gate, elastic={"min": 4, "target": 12, "multiple_of": 2})
-    scene.saves(1)
-    assert nodes_of(gate, scene.first) == [["n1", 8], ["n2", 4]]
-    nodes = {rank: "n1" if rank < 8 else "n2" for rank in range(12)}
-    notice(scene, range(8, 12), nodes)
-    step = next_step(scene.view())
-    assert isinstance(step, SendStop)
-    assert (step.cause, step.kind) == ("resize", "resize")
-    assert gate.store.ask_stop(scene.first, StopCause.RESIZE, 0)
-    scene.leaves()
-    second = gate.attempt(scene.job)
-    assert (scene.states(), scene.size(), nodes_of(gate, second)) == (["RESIZED", "RESERVED"], 8, [["n1", 8]])
-    assert gate.job(scene.job).state == "ADMITTED"
-    gate.runs(second)
-    scene.saves(2)
-    scene.turn()
-    scene.leaves()
-    assert scene.size() == 12
-
-
-def test_too_few_survivors_are_a_revocation(gate: Gate) -> None:
-    scene = Scene(gate, elastic={"min": 6, "target": 12})
-    scene.saves(1)
-    notice(scene, range(8), {rank: "n1" if rank < 8 else "n2" for rank in range(12)})
-    step = next_step(scene.view())
-    assert isinstance(step, SendStop)
-    assert step.cause == "revocation"
-    assert gate.store.ask_stop(scene.first, StopCause.RESIZE, 0)
-    assert scene.view().stop_cause == "revocation", "whoever decided on an older look is corrected by the row"
 
 
 def test_a_growth_is_judged_by_what_it_brought(gate: Gate) -> None:
