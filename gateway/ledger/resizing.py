@@ -65,6 +65,14 @@ _SUCCESSOR = text(
     FROM jobs WHERE jobs.id = :job_id
     """
 )
+# A waiter counts on all of it, and would have been told so next.
+_WHOLE = text(
+    """
+    SELECT coalesce(stop_due->>'cause' <> 'resize', false) AND EXISTS (
+        SELECT FROM leases l WHERE l.state = 'contingent' AND l.contingent_on @> jsonb_build_array(attempts.id))
+    FROM attempts WHERE id = :id
+    """
+)
 _NEWEST = text(
     """
     SELECT reshardable FROM checkpoints WHERE job_id = :job AND verified >= 1
@@ -246,7 +254,7 @@ def may_follow(
     wish = attempt.resize_to
     if reason is not Reason.RESIZED or not wish or lease is None or lease.state != LeaseState.HELD:
         return None
-    if job.want_cancel or job.ended_at is not None:
+    if job.want_cancel or job.ended_at is not None or session.execute(_WHOLE, {"id": attempt.id}).scalar_one():
         return None
     newest = session.execute(_NEWEST, {"job": job.id}).one_or_none()
     if job.kind == JobKind.INFERENCE or newest is None or newest.reshardable:

@@ -121,7 +121,8 @@ def _resize(wish: Mapping[str, Any]) -> ResizeView:
 
 
 def _survivors(row: Mapping[Any, Any]) -> tuple[Placed, ...]:
-    return survivors.of(row, reshardable=row["reshardable"]) if row["stop_cause"] is None else ()
+    told = row["stop_cause"] is not None or row["stop_due"] is not None
+    return () if told else survivors.of(row, reshardable=row["reshardable"])
 
 
 def _seconds(duration_ms: int | None) -> int | None:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from backends.types import Handle, Notice, NoticeKind, Observation, Phase
 from gateway.ledger.check import check
+from policies.settings import PolicySettings
 from policies.vocabulary import Reason, StopCause
 from tests.unit.store.elastic import Scene, nodes_of
 from tests.unit.store.world import Gate, rows, scalar, write
@@ -113,3 +114,24 @@ def test_too_few_survivors_are_a_revocation(gate: Gate) -> None:
     assert step.cause == "revocation"
     assert gate.store.ask_stop(scene.first, StopCause.RESIZE, 0)
     assert scene.view().stop_cause == "revocation", "whoever decided on an older look is corrected by the row"
+
+
+def test_who_is_due_for_a_waiter_goes_whole_whatever_is_left_of_it(gate: Gate) -> None:
+    scene = Scene(gate, elastic={"min": 4, "target": 12, "multiple_of": 2})
+    scene.saves(1)
+    victim = scene.first
+    write(gate.engine, "UPDATE attempts SET resized_at = now()")  # too soon to be made smaller: it is to be stopped
+    urgent = gate.submit("org/high", priority="P1", num_nodes=8, resources={"accelerators": "H100:1"})
+    report = scene.turn(PolicySettings())
+    assert (report.admitted, report.preempted) == ((urgent,), (victim,))
+    notice(scene, range(8, 12), {rank: "n1" if rank < 8 else "n2" for rank in range(12)})
+    step = next_step(scene.view(victim))
+    assert isinstance(step, SendStop)
+    assert step.cause == "revocation"
+    assert gate.store.ask_stop(victim, StopCause.RESIZE, 0), "decided on a look from before it was due"
+    gate.ends(victim, Reason.RESIZED, 75)
+    assert scene.states() == ["RESIZED"]
+    assert gate.job(scene.job).state == "QUEUED"
+    waiter = gate.attempt(urgent)
+    assert (scene.view(waiter).lease_state, scene.held()) == ("held", 0)
+    assert check(gate.engine) == []
