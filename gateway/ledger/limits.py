@@ -33,9 +33,9 @@ class LimitExceeded(Exception):  # noqa: N818  (an answer of the ledger, not a d
         self, *, tenant: str, flavor: str, resource: str, limit: int, held: int, asked: int, observed: int = 0
     ) -> None:
         what = f"{resource} of {flavor}" if flavor else resource
-        direct = f" ({observed} by direct use)" if observed else ""
+        direct = ", part of which is in direct use" if observed else ""
         super().__init__(
-            f"{tenant}: {asked} more {what} would pass the limit of {limit}, {held} are taken{direct};"
+            f"{tenant}: {asked} more {what} would pass the limit of {limit}{direct};"
             f" an admin of {tenant} or an operator may raise it"
         )
         self.tenant = tenant
@@ -74,10 +74,10 @@ class BudgetExceeded(LimitExceeded):
         self.for_ms = for_ms
         self.ends_at = ends_at
         self._words = (
-            f"the budget of {tenant} is {_amount(limit, unit)} in this period; {_amount(spent, unit)} are spent,"
-            f" {_amount(held, unit)} held by running jobs, and this one asks {_amount(asked, unit)}. The next period"
-            f" begins at {ends_at.isoformat(timespec='seconds')}; an operator may raise the budget, and a shorter"
-            " max_duration asks for less"
+            f"the budget of {tenant} is {_amount(limit, unit)} in this period, and what is left of it is less than the"
+            f" {_amount(asked, unit)} that this job asks. The next period begins at"
+            f" {ends_at.isoformat(timespec='seconds')}; an operator may raise the budget, and a shorter max_duration"
+            " asks for less"
         )
 
     def __str__(self) -> str:

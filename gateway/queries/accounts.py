@@ -1,10 +1,11 @@
 """Use, credits and the ledger's lines as a tenant sees them."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -49,8 +50,8 @@ def usage(session: Session, scope: Scope) -> Sequence[UsageView]:
 def granted_credits(
     session: Session, scope: Scope, *, before: tuple[datetime, str, str] | None, limit: int
 ) -> Sequence[CreditView]:
-    """Newest first; `before` is (at, victim attempt, preemption) of the page before's last."""
-    order = tuple_(col(CreditRow.at), col(CreditRow.victim_attempt), col(CreditRow.preemption))
+    """Newest first; `before` is (at, victim attempt, tie) of the page before's last."""
+    order = tuple_(col(CreditRow.at), col(CreditRow.victim_attempt), func.md5(col(CreditRow.preemption)))
     query = (
         select(CreditRow, col(Tenant.path))
         .join(Tenant, col(Tenant.id) == col(CreditRow.tenant_id))
@@ -59,7 +60,7 @@ def granted_credits(
     if before is not None:
         query = query.where(order < tuple_(*before))
     query = query.order_by(
-        col(CreditRow.at).desc(), col(CreditRow.victim_attempt).desc(), col(CreditRow.preemption).desc()
+        col(CreditRow.at).desc(), col(CreditRow.victim_attempt).desc(), func.md5(col(CreditRow.preemption)).desc()
     )
     return [
         CreditView(
@@ -75,6 +76,11 @@ def granted_credits(
         )
         for row, path in session.execute(query.limit(limit))
     ]
+
+
+def tie(credit: CreditView) -> str:
+    """What tells the credits of one victim apart in an order, without the other's id: cursors can be read."""
+    return hashlib.md5(credit.preemption.encode(), usedforsecurity=False).hexdigest()
 
 
 def statement(

@@ -7,10 +7,11 @@ from fastapi import APIRouter, Query
 
 from gateway.api.auth import Viewer
 from gateway.api.bodies import StrictRoute
-from gateway.api.common import narrowed, visible_tenant
+from gateway.api.common import narrowed, scope_of, visible_tenant
 from gateway.api.deps import DepsOf
 from gateway.api.pages import Cursor, Limit, make_cursor, page_of, read_cursor
 from gateway.queries import accounts
+from gateway.queries.veil import veiled
 from tidegate.wire.operator import CreditPage, Statement, UsagePage
 from tidegate.wire.spec import TenantPath
 
@@ -44,11 +45,12 @@ def list_credits(
     before = (datetime.fromisoformat(last[0]), last[1], last[2]) if last else None
     with deps.transaction() as session:
         rows = accounts.granted_credits(session, scope, before=before, limit=limit + 1)
+        items = tuple(veiled(session, scope_of(caller), rows[:limit]))
     following = None
     if len(rows) > limit:
         end = rows[limit - 1]
-        following = make_cursor(deps.cursor_key, filters, [end.at.isoformat(), end.victim_attempt, end.preemption])
-    return CreditPage(items=tuple(rows[:limit]), next=following)
+        following = make_cursor(deps.cursor_key, filters, [end.at.isoformat(), end.victim_attempt, accounts.tie(end)])
+    return CreditPage(items=items, next=following)
 
 
 @router.get("/statement")
@@ -62,6 +64,7 @@ def get_statement(
     with deps.transaction() as session:
         tenant_id = visible_tenant(session, caller, path)
         rows = accounts.statement(session, tenant_id, before=int(last[0]) if last else None, limit=limit + 1)
+        lines = tuple(veiled(session, scope_of(caller), (line for _, line in rows[:limit])))
     more = len(rows) > limit
     following = make_cursor(deps.cursor_key, filters, [rows[limit - 1][0]]) if more else None
-    return Statement(items=tuple(line for _, line in rows[:limit]), next=following)
+    return Statement(items=lines, next=following)

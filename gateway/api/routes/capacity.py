@@ -8,12 +8,14 @@ from fastapi.responses import Response
 from gateway.api import changes
 from gateway.api.auth import Operator, Viewer
 from gateway.api.bodies import StrictRoute
+from gateway.api.common import scope_of
 from gateway.api.deps import DepsOf
 from gateway.api.pages import Cursor, Limit, page_of
 from gateway.api.problems import conflict, not_found
 from gateway.ledger import forget
 from gateway.operators import audit
 from gateway.queries import capacity
+from gateway.queries.veil import veiled, veiled_one
 from policies.settings import PolicySettings
 from tidegate.wire.operator import (
     BackendDoc,
@@ -75,7 +77,7 @@ def delete_flavor(deps: DepsOf, caller: Operator, name: Slug) -> Response:
 def list_pools(deps: DepsOf, caller: Viewer, limit: Limit = 100, cursor: Cursor = None) -> PoolPage:
     """Every pool with what it last reported."""
     with deps.transaction() as session:
-        found = list(capacity.pools(session, with_config=caller.everywhere))
+        found = veiled(session, scope_of(caller), capacity.pools(session, with_config=caller.everywhere))
     items, following = page_of(
         deps.cursor_key, {"list": "pools"}, found, lambda pool: (pool.name,), limit=limit, cursor=cursor
     )
@@ -87,7 +89,7 @@ def get_pool(deps: DepsOf, caller: Viewer, name: Slug) -> PoolView:
     """One."""
     with deps.transaction() as session:
         for pool in capacity.pools(session, with_config=caller.everywhere, name=name):
-            return pool
+            return veiled_one(session, scope_of(caller), pool)
     raise not_found("pool", name)
 
 

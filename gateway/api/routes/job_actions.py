@@ -12,7 +12,7 @@ from gateway.api.admission import class_refusals, loss_refusals
 from gateway.api.auth import Submitter
 from gateway.api.bodies import StrictRoute
 from gateway.api.callers import Caller
-from gateway.api.common import visible_job
+from gateway.api.common import scope_of, visible_job
 from gateway.api.deps import Deps, DepsOf
 from gateway.api.fitting import size_refusals
 from gateway.api.problems import ProblemError, conflict, invalid, not_found
@@ -21,6 +21,7 @@ from gateway.ledger.tables.work import JobRow
 from gateway.operators import audit
 from gateway.queries import jobs
 from gateway.queries.config import Config
+from gateway.queries.veil import veiled_one
 from policies.vocabulary import CapacityWish, PriorityClass, Role
 from tidegate.wire import job as wire
 from tidegate.wire.problem import FieldProblem
@@ -52,7 +53,7 @@ def _do(deps: Deps, caller: Caller, job_id: UUID, act: Callable[..., Any], *args
         _audited(session, caller, job_id, act.__name__, *args)
         session.expire_all()
         row, path = visible_job(session, caller, job_id)
-        return jobs.view(row, path)
+        return veiled_one(session, scope_of(caller), jobs.view(row, path))
 
 
 def _audited(session: Session, caller: Caller, job_id: UUID, verb: str, *args: Any) -> None:
@@ -137,7 +138,7 @@ def update_job(deps: DepsOf, caller: Submitter, job_id: UUID, change: wire.JobUp
         )
         _audited(session, caller, job_id, "update", change.model_dump(mode="json", exclude_none=True))
         session.expire_all()
-        return jobs.view(*visible_job(session, caller, job_id))
+        return veiled_one(session, scope_of(caller), jobs.view(*visible_job(session, caller, job_id)))
 
 
 def _not_so(change: wire.JobUpdate, row: JobRow, path: str, config: Config) -> Iterator[tuple[str, FieldProblem]]:

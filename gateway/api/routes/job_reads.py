@@ -16,6 +16,8 @@ from gateway.api.deps import Deps, DepsOf
 from gateway.api.hub import Hub
 from gateway.api.pages import Cursor, Limit, make_cursor, read_cursor
 from gateway.queries import explain, jobs
+from gateway.queries.scope import Scope
+from gateway.queries.veil import veiled, veiled_one
 from tidegate.wire import job as wire
 
 router = APIRouter(tags=["jobs"], route_class=StrictRoute)
@@ -27,7 +29,7 @@ def explain_job(deps: DepsOf, caller: Viewer, job_id: UUID) -> wire.Explanation:
     """Why it is where it is, what would change that and when it may start."""
     with deps.transaction() as session:
         row, _ = visible_job(session, caller, job_id)
-        return explain.explanation(session, row)
+        return veiled_one(session, scope_of(caller), explain.explanation(session, row))
 
 
 @router.get("/jobs/{job_id}/attempts")
@@ -42,9 +44,11 @@ def list_attempts(
         visible_job(session, caller, job_id)
         rows = jobs.attempts(session, job_id, after=seen, limit=limit + 1)
         earned = jobs.credits_of(session, [row.id for row in rows])
+        views = (jobs.attempt_view(row, earned.get(row.id, 0)) for row in rows[:limit])
+        items = tuple(veiled(session, scope_of(caller), views))
     more = len(rows) > limit
     return wire.AttemptPage(
-        items=tuple(jobs.attempt_view(row, earned.get(row.id, 0)) for row in rows[:limit]),
+        items=items,
         next=make_cursor(deps.cursor_key, filters, [seen + limit]) if more else None,
     )
 
@@ -89,10 +93,12 @@ def list_events(
         with deps.transaction() as session:
             visible_job(session, caller, job_id)
         start = streams.resume_from(last_event_id, start)
-        return EventSourceResponse(_event_stream(request, deps, hub, job_id, start), headers=streams.HEADERS)
+        return EventSourceResponse(
+            _event_stream(request, deps, hub, (job_id, scope_of(caller)), start), headers=streams.HEADERS
+        )
     with deps.transaction() as session:
         visible_job(session, caller, job_id)
-        found = jobs.events(session, job_id, after=start, limit=limit + 1)
+        found = veiled(session, scope_of(caller), jobs.events(session, job_id, after=start, limit=limit + 1))
     more = len(found) > limit
     return wire.EventPage(
         items=tuple(found[:limit]),
@@ -100,17 +106,21 @@ def list_events(
     )
 
 
-def _read(deps: Deps, job_id: UUID, after: int) -> tuple[list[wire.Event], bool]:
+def _read(deps: Deps, job_id: UUID, scope: Scope, after: int) -> tuple[list[wire.Event], bool]:
     """Events after `after`, and whether none can follow. The state is read first: its event then is in the list."""
     with deps.transaction() as session:
         state = jobs.state_of(session, job_id)
-        return jobs.events(session, job_id, after=after, limit=_BATCH), state is None or state.ended
+        found = veiled(session, scope, jobs.events(session, job_id, after=after, limit=_BATCH))
+        return found, state is None or state.ended
 
 
-async def _event_stream(request: Request, deps: Deps, hub: Hub, job_id: UUID, after: int) -> AsyncIterator[bytes]:
+async def _event_stream(
+    request: Request, deps: Deps, hub: Hub, of: tuple[UUID, Scope], after: int
+) -> AsyncIterator[bytes]:
+    job_id, scope = of
     quiet = streams.Quiet()
     while not hub.closing and not await request.is_disconnected():
-        found, ended = await hub.read(_read, deps, job_id, after)
+        found, ended = await hub.read(_read, deps, job_id, scope, after)
         for event in found:
             after = event.id
             yield streams.message(event.model_dump_json(), event=event.kind, event_id=event.id)

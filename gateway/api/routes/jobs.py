@@ -29,6 +29,7 @@ from gateway.ledger.submit import KeyConflictError, NewJob, SubmitResult, body_d
 from gateway.ledger.tables.access import IdempotencyKey
 from gateway.queries import jobs
 from gateway.queries.config import Config
+from gateway.queries.veil import veiled, veiled_one
 from gateway.webhooks.addresses import networks
 from policies.vocabulary import Role
 from tidegate.wire import job as wire
@@ -86,6 +87,8 @@ def submit_job(
         with deps.transaction() as session:
             _, tenant = _accepted(session, deps, caller, [_Wish(spec, "", None)])
         plan = dry_run_of(deps, spec, tenant=tenant, principal=caller.principal)
+        with deps.transaction() as session:
+            plan = veiled_one(session, scope_of(caller), plan)
         return JSONResponse(plan.model_dump(mode="json"), 200)
     return _submit(deps, caller, spec, key)
 
@@ -273,7 +276,7 @@ def list_jobs(
     after = (datetime.fromisoformat(last[0]), UUID(last[1])) if last else None
     with deps.transaction() as session:
         rows = jobs.page(session, scope, states=filters["state"], labels=labels, after=after, limit=limit + 1)
-    items = tuple(jobs.view(row, path) for row, path in rows[:limit])
+        items = tuple(veiled(session, scope_of(caller), (jobs.view(row, path) for row, path in rows[:limit])))
     following = None
     if len(rows) > limit:
         row = rows[limit - 1][0]
@@ -296,4 +299,4 @@ def get_job(deps: DepsOf, caller: Viewer, job_id: UUID) -> wire.JobDetail:
     """One job with its spec, byte for byte as it was sent."""
     with deps.transaction() as session:
         row, path = visible_job(session, caller, job_id)
-    return jobs.detail(row, path)
+        return veiled_one(session, scope_of(caller), jobs.detail(row, path))

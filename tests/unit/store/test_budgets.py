@@ -37,7 +37,7 @@ def test_a_job_that_no_budget_pays_for_is_told_whose_budget_how_much_and_what_he
         "used": 8 * HOUR_MS,
         "asked": 4 * HOUR_MS,
     }
-    for word in ("10.00 GPU-hours", "8.00 GPU-hours held", "4.00 GPU-hours", "next period begins at", "max_duration"):
+    for word in ("is 10.00 GPU-hours", "4.00 GPU-hours that this job asks", "next period begins at", "max_duration"):
         assert word in pending["remedy"]
 
 
