@@ -64,7 +64,7 @@ class Bounds:
 def overrides_at(overrides: tuple[Override, ...], now_ms: int) -> Mapping[str, Override]:
     """The operators' words in force, by attempt; a word to forbid outweighs one to force."""
     found: dict[str, Override] = {}
-    for override in sorted(overrides, key=lambda word: (word.attempt, not word.force, word.until_ms)):
+    for override in sorted(overrides, key=lambda word: (word.attempt, word.force, word.until_ms)):
         if override.until_ms > now_ms:
             found.setdefault(override.attempt, override)
     return found

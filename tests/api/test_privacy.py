@@ -109,6 +109,9 @@ def played(engine: Engine, database_url: str, as_: Client) -> Iterator[Played]:
     made.waiter = submit("vision", name="waiter", priority="P1", max_duration="1h")
     made.third = submit("nlp", name="third")
     made.cycle()
+    placed = attempt(made.waiter)  # only then its victim is told
+    store.mark(placed, AttemptState.PENDING)
+    store.prepared(placed, "cluster", "native")
     yield made
     store.close()
 

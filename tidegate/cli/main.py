@@ -10,7 +10,7 @@ import typer
 
 import tidegate
 from tidegate.archive.tar import ArchiveError
-from tidegate.cli import accounts, allotments, jobs, operators, output, submit
+from tidegate.cli import accounts, allotments, jobs, operators, output, overrides, submit
 from tidegate.cli.exits import CANCELLED, UNREACHABLE, USAGE, Quit, code_of_error
 from tidegate.cli.options import JsonFlag, State
 from tidegate.cli.server_verbs import Verbs, lacks_extra, missing
@@ -61,6 +61,7 @@ def build() -> typer.Typer:
     app.add_typer(allotments.quota, name="quota")
     app.add_typer(allotments.grant, name="grant")
     app.add_typer(allotments.budget, name="budget")
+    app.add_typer(overrides.override, name="override")
     app.add_typer(operators.backends, name="backends")
     app.add_typer(operators.token, name="token")
     return app

@@ -70,6 +70,8 @@ class AsyncClient:
     whoami = AsyncCall(operator_calls.whoami)
     webhook_secret = AsyncCall(operator_calls.webhook_secret)
     set_quota = AsyncCall(operator_calls.set_quota)
+    make_override = AsyncCall(operator_calls.make_override)
+    end_override = AsyncCall(operator_calls.end_override)
     set_budget = AsyncCall(operator_calls.set_budget)
     delete_budget = AsyncCall(operator_calls.delete_budget)
     drain = AsyncCall(operator_calls.drain)
@@ -84,6 +86,7 @@ class AsyncClient:
     revoke_grant = AsyncCall(operator_calls.revoke_grant)
 
     quotas = AsyncList(operator_calls.quotas)
+    overrides = AsyncList(operator_calls.overrides)
     budgets = AsyncList(operator_calls.budgets)
     owners = AsyncList(operator_calls.owners)
     usage = AsyncList(operator_calls.usage)

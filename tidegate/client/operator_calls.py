@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tidegate.client.calls import Call, Listing, get, given, model, nothing, segment, send, tenant_path, with_tag
 from tidegate.wire.enums import BudgetUnit
-from tidegate.wire.governance import BudgetDoc, BudgetView, OwnerDoc, WebhookSecret
+from tidegate.wire.governance import BudgetDoc, BudgetView, OverrideRequest, OverrideView, OwnerDoc, WebhookSecret
 from tidegate.wire.operator import (
     AllowanceDoc,
     ApplyRequest,
@@ -90,6 +90,21 @@ def delete_budget(tenant: str, unit: BudgetUnit = BudgetUnit.GPU_HOURS) -> Call[
 def owners(*, tenant: str | None = None) -> Listing[OwnerDoc]:
     """Backends' accounts and namespaces whose direct use counts for a tenant."""
     return Listing("/v1/owners", OwnerDoc, {"tenant": tenant})
+
+
+def overrides(*, tenant: str | None = None) -> Listing[OverrideView]:
+    """Operators' words about attempts, those that are over included."""
+    return Listing("/v1/overrides", OverrideView, {"tenant": tenant})
+
+
+def make_override(override: OverrideRequest) -> Call[OverrideView]:
+    """Force or forbid one preemption for a while. Not repeated after a lost answer: it would stand there twice."""
+    return send("POST", "/v1/overrides", model(OverrideView), override, repeatable=False)
+
+
+def end_override(override: int) -> Call[OverrideView]:
+    """End one now."""
+    return send("DELETE", f"/v1/overrides/{override}", model(OverrideView))
 
 
 def tenants() -> Listing[TenantDoc]:

@@ -70,6 +70,8 @@ class Client:
     whoami = SyncCall(operator_calls.whoami)
     webhook_secret = SyncCall(operator_calls.webhook_secret)
     set_quota = SyncCall(operator_calls.set_quota)
+    make_override = SyncCall(operator_calls.make_override)
+    end_override = SyncCall(operator_calls.end_override)
     set_budget = SyncCall(operator_calls.set_budget)
     delete_budget = SyncCall(operator_calls.delete_budget)
     drain = SyncCall(operator_calls.drain)
@@ -84,6 +86,7 @@ class Client:
     revoke_grant = SyncCall(operator_calls.revoke_grant)
 
     quotas = SyncList(operator_calls.quotas)
+    overrides = SyncList(operator_calls.overrides)
     budgets = SyncList(operator_calls.budgets)
     owners = SyncList(operator_calls.owners)
     usage = SyncList(operator_calls.usage)

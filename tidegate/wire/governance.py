@@ -2,13 +2,14 @@
 
 from datetime import datetime
 from typing import Annotated, Literal
+from uuid import UUID
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from tidegate.wire.base import Loose, Wire
 from tidegate.wire.enums import BudgetUnit
 from tidegate.wire.job import Page
-from tidegate.wire.spec import Slug, TenantPath
+from tidegate.wire.spec import Slug, TenantPath, is_text
 from tidegate.wire.units import Seconds
 
 BudgetAmount = int | float | str
@@ -57,6 +58,41 @@ class WebhookSecret(Loose):
 
     tenant: str
     secret: str = Field(repr=False)
+
+
+class OverrideRequest(Wire):
+    """An operator's word about one attempt: `force` takes what would spare it out of the way, `forbid` keeps it.
+
+    Either its id, or that of a job with one live attempt.
+    """
+
+    attempt: Annotated[str, StringConstraints(max_length=63)] | None = None
+    job: UUID | None = None
+    preemption: Literal["force", "forbid"]
+    reason: Annotated[
+        str, StringConstraints(min_length=1, max_length=500, strip_whitespace=True), AfterValidator(is_text)
+    ]
+    expires_in: Annotated[Seconds, Field(ge=60, le=2_592_000)]
+
+
+class OverrideView(Loose):
+    """A word that stands, or stood until `expires_at`."""
+
+    id: int
+    tenant: str
+    job: str
+    attempt: str
+    preemption: Literal["force", "forbid"]
+    reason: str
+    by: str
+    created_at: datetime
+    expires_at: datetime
+
+
+class OverridePage(Page):
+    """Words about attempts of a subtree."""
+
+    items: tuple[OverrideView, ...]
 
 
 class OwnerPage(Page):

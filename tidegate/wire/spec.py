@@ -27,19 +27,20 @@ _URL_TEXT: Final = re.compile(r"[!-~]{1,2048}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./@+]{0,61}[A-Za-z0-9])?")
 
 
-def _is_text(value: str) -> str:
+def is_text(value: str) -> str:
+    """The value. ValueError where no text column could hold it."""
     if NOT_TEXT.search(value):
         raise ValueError("it contains NUL or half of a surrogate pair; take that character away")
     return value
 
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME), AfterValidator(_is_text)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME), AfterValidator(is_text)]
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 TenantPath = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?){0,7}$")
 ]
-Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_is_text)]
-Word = Annotated[str, StringConstraints(max_length=MAX_NAME), AfterValidator(_is_text)]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(is_text)]
+Word = Annotated[str, StringConstraints(max_length=MAX_NAME), AfterValidator(is_text)]
 
 
 def _labels_are_short(value: dict[str, str]) -> dict[str, str]:
@@ -56,7 +57,7 @@ Count = Annotated[int, Field(ge=1, le=MAX_MEMBERS, strict=True)]
 class Accelerators(Wire):
     """Cards per member: a model (`H100`) or any, and how many. Written `H100:8`, `8` or as an object."""
 
-    model: Annotated[str, StringConstraints(max_length=63), AfterValidator(_is_text)] = ""
+    model: Annotated[str, StringConstraints(max_length=63), AfterValidator(is_text)] = ""
     count: Milli = 0
 
 

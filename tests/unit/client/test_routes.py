@@ -12,7 +12,7 @@ from tidegate.client import job_calls, operator_calls
 from tidegate.client.calls import Call, Listing, query_of
 from tidegate.client.follow import Follow
 from tidegate.wire.enums import JobState, Resource, Role
-from tidegate.wire.governance import BudgetDoc
+from tidegate.wire.governance import BudgetDoc, OverrideRequest
 from tidegate.wire.operator import OPERATOR_DOC, Grant, QuotaDoc, TokenRequest
 from tidegate.wire.spec import JobSpec
 
@@ -45,6 +45,8 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "set_quota": ((QUOTA,), {"etag": "x"}),
     "set_budget": ((BudgetDoc(tenant="acme/nlp", amount=5),), {"etag": "x"}),
     "delete_budget": (("acme/nlp",), {}),
+    "make_override": ((OverrideRequest(attempt="a", preemption="force", reason="r", expires_in=60),), {}),
+    "end_override": ((1,), {}),
     "drain": (("b",), {}),
     "forget_backend": (("b", "burnt"), {"force": True}),
     "delete_document": (("pool", "p"), {}),
@@ -58,7 +60,8 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     ),
     "revoke_grant": ((1,), {}),
 }
-OF_TENANT = "webhook_secret usage credits statement quotas budgets owners storages allowances tokens grants audit"
+OF_TENANT = "usage credits statement quotas budgets owners overrides storages allowances tokens grants audit"
+OF_TENANT += " webhook_secret"
 BARE = "whoami tenants flavors pools backends"
 OF_JOB = "get_job hold unhold checkpoint requeue explain attempts tasks past_events"
 
