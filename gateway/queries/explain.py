@@ -40,7 +40,7 @@ def decisions(session: Session, job_id: UUID) -> tuple[wire.Decision, ...]:
 
 
 def _why(row: JobRow) -> wire.Why | None:
-    if row.state not in {JobState.QUEUED, JobState.ADMITTED}:
+    if row.state not in {JobState.QUEUED, JobState.ADMITTED, JobState.RUNNING}:
         return None
     if row.state == JobState.QUEUED and row.want_hold:
         return wire.Why(token=Pending.ON_HOLD, remedy="unhold the job")
@@ -57,7 +57,9 @@ def _words(row: JobRow, why: wire.Why | None) -> str:
     if row.message:
         return row.message
     if why is not None:
-        return f"waits: {why.token}" + (f"; {why.remedy}" if why.remedy else "")
+        # What waits of a running job is a size that was asked for, or indexes of an array.
+        runs = "runs, and more of it " if row.state == JobState.RUNNING else ""
+        return f"{runs}waits: {why.token}" + (f"; {why.remedy}" if why.remedy else "")
     return f"is {row.state.lower()}"
 
 

@@ -65,7 +65,8 @@ def _fields(row: JobRow, tenant: str) -> dict[str, Any]:
         "state": JobState(row.state),
         "reason": row.reason,
         "message": row.message,
-        "pending": why(row.pending) if row.state in {"QUEUED", "ADMITTED"} else None,
+        # Of a running job: a size that was asked for, or indexes of an array, that wait.
+        "pending": why(row.pending) if row.state in {"QUEUED", "ADMITTED", "RUNNING"} else None,
         "exit_code": row.exit_code,
         "attempts": row.attempts,
         "failures": row.failures,

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, text
 
 from tests.api.conftest import Client
 from tests.harness.federation import job
@@ -59,3 +60,17 @@ def test_a_spec_without_a_valid_size_is_refused_at_submit(as_: Client, change: d
     answer = as_("nlp").post("/v1/jobs", json=job("odd", **{**ELASTIC, **change}))
     assert answer.status_code == 422, answer.json()
     assert answer.json()["field"] == field
+
+
+def test_a_running_job_says_for_what_the_size_that_was_asked_for_waits(as_: Client, engine: Engine) -> None:
+    nlp = as_("nlp")
+    made = nlp.post("/v1/jobs", json=job("wide", **ELASTIC)).json()
+    url = f"/v1/jobs/{made['id']}"
+    assert nlp.post(f"{url}:resize", json={"replicas": 8}).status_code == 202
+    wait = '{"token": "TenantLimit", "numbers": {"size": 4, "asked": 8}, "remedy": "ask", "blocker": "acme"}'
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET state = 'RUNNING', pending = CAST(:wait AS jsonb)"), {"wait": wait})
+    assert nlp.get(url).json()["pending"]["token"] == "TenantLimit"
+    explained = nlp.get(f"{url}/explain").json()
+    assert explained["why"]["numbers"] == {"size": 4, "asked": 8}
+    assert explained["words"] == "runs, and more of it waits: TenantLimit; ask"
