@@ -82,6 +82,14 @@ class Operations:
             raise Refused(f"{self._name}: {key} has no running rank {rank}", reason="UnknownTarget")
         return self.interrupt(record.placement.instance_of(rank), notice_s)
 
+    def instances_of(self, key: str) -> Mapping[int, str]:
+        """The instance of each member of a launch, by rank; empty before every member was given to its agent."""
+        with self._asking():
+            record = self.files.record(key)
+        if record is None or record.placement is None or not record.placement.started:
+            return {}
+        return {seat.rank: record.placement.instance_of(seat.rank) for seat in record.placement.seats}
+
     def advise(self, target: str) -> str:
         """Publish a rebalance recommendation on an instance, without taking it."""
         view = self._living(target)

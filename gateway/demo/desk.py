@@ -52,7 +52,7 @@ class Desk:
         last = self.seen.get(job, 0)
         return (event for event in self.operator.past_events(job) if event.id > last)
 
-    def until(self, true: Callable[[], bool], what: str, timeout_s: float = 45) -> None:
+    def until(self, true: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
         """Poll, printing events, until `true`; DemoFailedError after the timeout."""
         deadline = time.monotonic() + timeout_s
         while not true():
@@ -66,7 +66,7 @@ class Desk:
         """The job's state now."""
         return str(self.operator.get(job).state)
 
-    def finished(self, job: str, timeout_s: float = 60) -> JobDetail:
+    def finished(self, job: str, timeout_s: float = 150) -> JobDetail:
         """The job once it has SUCCEEDED; any other end fails the demo."""
 
         def over() -> bool:

@@ -4,12 +4,14 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol, cast
 
 import yaml
 from rich.console import Console
+from sqlalchemy import Engine, text
 
 from gateway.demo import pages, story
 from gateway.demo.desk import DemoFailedError, Desk
@@ -30,6 +32,10 @@ class Provider(Protocol):
 
     def interrupt_rank(self, key: str, rank: int, notice_s: float | None = None) -> str:
         """Take the instance of one member back."""
+        ...
+
+    def instances_of(self, key: str) -> Mapping[int, str]:
+        """The instance of each member, by rank."""
         ...
 
     def end_instances(self, timeout_s: float = 10) -> None:
@@ -80,16 +86,28 @@ def tell(stack: Stack, console: Console, picture: Path | None) -> bool:
         workdir = research.upload_workdir(ROOT / "examples" / "train")
         train, quick = story.job_makers(workdir, story.checkpoint_prefix(stack.data_dir).as_uri(), sys.executable)
         desk = Desk(operator, console)
-        actors = story.Cast(desk, research, product, provider.interrupt_rank, train, quick)
+        actors = story.Cast(desk, research, product, provider.interrupt_rank, provider.instances_of, train, quick)
         console.rule("1. a spot instance is taken in mid-epoch")
         jobs, _ = story.revocation(actors)
         console.rule("2. P1 preempts P2 with grace")
-        jobs += story.preemption(actors, "P1", "with-grace")[0]
+        jobs += story.preemption(actors, "P1", "with-grace", estimates(engine))[0]
         console.rule("3. P0 preempts P2 at once")
-        jobs += story.preemption(actors, "P0", "without-grace")[0]
+        jobs += story.preemption(actors, "P0", "without-grace", estimates(engine))[0]
         console.rule("what happened")
         pages.show(console, pages.timeline(desk, jobs, console.width), picture)
         return pages.ledger(console, engine)
+
+
+def estimates(engine: Engine) -> Callable[[str], int]:
+    """attempt id -> what a restart of its job costs in ms: measured at it, else the default of this stack."""
+    default_ms = int(SETTINGS["TIDEGATE_DEFAULT_RESTART_S"]) * 1000
+
+    def restart_ms(attempt_id: str) -> int:
+        with engine.connect() as connection:
+            query = text("SELECT restart_ms FROM attempts WHERE id = :id")
+            return int(connection.execute(query, {"id": attempt_id}).scalar_one()) or default_ms
+
+    return restart_ms
 
 
 def apply(operator: Client, data_dir: Path) -> None:

@@ -127,7 +127,8 @@ def test_labels_of_an_ended_job_change_and_the_audit_says_who_did_it(as_: Client
 
 def test_a_requeue_of_what_does_not_run_is_409(as_: Client) -> None:
     nlp = as_("nlp")
-    for shape in ({}, {"array": {"indexes": 2}}):
+    shapes: tuple[dict[str, Any], ...] = ({}, {"array": {"indexes": 2}})
+    for shape in shapes:
         made = nlp.post("/v1/jobs", json=job(**shape)).json()["id"]
         answer = nlp.post(f"/v1/jobs/{made}:requeue")
         assert (answer.status_code, answer.json()["field"]) == (409, "state")

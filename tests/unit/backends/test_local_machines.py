@@ -91,7 +91,10 @@ def test_a_killed_instance_is_a_lost_node_and_everything_in_it_is_dead(
 def test_an_interruption_gives_notice_waits_and_takes_everything(world: LocalWorld, backend: LocalBackend) -> None:
     handle = running(backend, two_nodes(world, Program.HEAR))
     inside = everybody(backend, handle)
+    assert backend.instances_of("tg-nobody-1") == {}
+    instances = backend.instances_of(handle.key)
     name = backend.interrupt_rank(handle.key, 1, notice_s=6)
+    assert (set(instances), instances[1]) == ({0, 1}, name)
     told = eventually(lambda: look(backend, handle).notice, what="the notice to be seen")
     assert told is not None
     assert (told.kind, told.members, told.detail) == (NoticeKind.REVOKE, (1,), name)
