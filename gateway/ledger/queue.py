@@ -49,7 +49,7 @@ _ARRAYS = text(
         pending->>'token' AS token, pending->>'blocker' AS blocker,
         CASE WHEN pending->>'token' = 'BudgetExhausted' THEN pending->'numbers' END AS unpaid
     FROM jobs JOIN tenants ON tenants.id = jobs.tenant_id
-    WHERE array_size IS NOT NULL AND NOT want_cancel AND state IN ('QUEUED', 'ADMITTED', 'RUNNING')
+    WHERE array_size IS NOT NULL AND ended_at IS NULL AND NOT want_cancel AND state IN ('QUEUED', 'ADMITTED', 'RUNNING')
     """
 )
 _TASKS = text(

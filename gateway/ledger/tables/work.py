@@ -21,6 +21,7 @@ class JobRow(SQLModel, table=True):
     __table_args__ = (
         Index("jobs_by_time", "submitted_at", "id"),
         Index("jobs_queued", "submitted_at", postgresql_where=text("state = 'QUEUED'")),
+        Index("jobs_arrays", "id", postgresql_where=text("array_size IS NOT NULL AND ended_at IS NULL")),
         Index("jobs_by_tenant", "tenant_id", "submitted_at", "id"),
     )
     id: UUID = Field(primary_key=True)

@@ -292,6 +292,7 @@ def upgrade() -> None:
     sa.ForeignKeyConstraint(['tenant_id'], ['tenants.id'], ),
     sa.PrimaryKeyConstraint('id')
     )
+    op.create_index('jobs_arrays', 'jobs', ['id'], unique=False, postgresql_where=sa.text('array_size IS NOT NULL AND ended_at IS NULL'))
     op.create_index('jobs_by_tenant', 'jobs', ['tenant_id', 'submitted_at', 'id'], unique=False)
     op.create_index('jobs_by_time', 'jobs', ['submitted_at', 'id'], unique=False)
     op.create_index('jobs_queued', 'jobs', ['submitted_at'], unique=False, postgresql_where=sa.text("state = 'QUEUED'"))
