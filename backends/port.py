@@ -16,6 +16,7 @@ from backends.types import (
     Observation,
     Owned,
     PoolCapacity,
+    Recalled,
     StopMode,
 )
 
@@ -108,6 +109,15 @@ class Checkpoints(Protocol):
 
     def notify(self, handle: Handle, kind: NoticeKind, deadline_s: int | None) -> None:
         """Tell every member (notice file and the job's signal) without stopping it."""
+        ...
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """Backends whose objects carry enough to be adopted by a gateway whose database was restored from a backup."""
+
+    def recall(self, handle: Handle) -> Recalled | None:
+        """What the object tells of its launch, in any phase; None when it is not there or does not say."""
         ...
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from policies.snapshot import Node, Resources
+from policies.snapshot import Node, Placed, Resources
 from policies.vocabulary import CapacityType, JobKind, Launcher, PriorityClass, Reason
 
 
@@ -247,6 +247,18 @@ class Owned:
     tenant: str
     phase: Phase
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What an object tells of its launch, to a gateway that has forgotten it.
+
+    placed: its groups, by the names in the launch request, where they are. token_sha256: digest of the token that its
+    members hold, empty where the backend does not know it.
+    """
+
+    placed: tuple[Placed, ...]
+    token_sha256: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from gateway.api.app import create_app
 from gateway.api.deps import Deps
 from gateway.directory import BackendDirectory
 from gateway.ledger.engine import make_engine
+from gateway.ledger.presence import Presence, alone
 from gateway.ledger.store import PostgresStore
 from gateway.queries.config import Configs
 from gateway.settings import Settings
@@ -122,14 +123,26 @@ async def _worker(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, leave.set)
-    with _worker_parts(settings) as (store, backends):
-        client = await _temporal(settings)
-        webhooks = Sender(key_of(settings), allow=settings.webhook_allow, ca_file=settings.webhook_ca_file)
-        await serve(client, store, backends, settings, plan=planner(settings), stop=leave, webhooks=webhooks)
+    dsn = settings.database_url.get_secret_value()
+    at_work = Presence(dsn, barred=lambda: _set(leave, loop))
+    try:
+        if not await asyncio.to_thread(at_work.enter, leave.is_set):
+            return
+        with _worker_parts(settings) as (store, backends):
+            client = await _temporal(settings)
+            webhooks = Sender(key_of(settings), allow=settings.webhook_allow, ca_file=settings.webhook_ca_file)
+            await serve(client, store, backends, settings, plan=planner(settings), stop=leave, webhooks=webhooks)
+    finally:
+        at_work.close()
+
+
+def _set(event: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
+    """From another thread."""
+    loop.call_soon_threadsafe(event.set)
 
 
 async def _recover(settings: Settings) -> RecoverReport:
-    with _worker_parts(settings) as (store, backends):
+    with alone(settings.database_url.get_secret_value()), _worker_parts(settings) as (store, backends):
         return await recover(store, backends, await _temporal(settings))
 
 

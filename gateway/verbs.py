@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,14 +107,27 @@ def check(*, data_dir: OfStack = None, as_json: JsonFlag = False) -> None:
 
 
 def recover(*, data_dir: OfStack = None, as_json: JsonFlag = False) -> None:
-    """After a restore from backup: a new epoch, every backend listed, objects adopted or ended, workflows restarted."""
+    """After a restore from backup: a new epoch, every backend listed, objects adopted or ended, workflows restarted.
+
+    No worker may run meanwhile. The servers of a stopped embedded stack are started for as long as it takes.
+    """
     from dataclasses import asdict  # noqa: PLC0415
 
     from gateway.bootstrap import run_recover  # noqa: PLC0415
+    from gateway.ledger.presence import AtWorkError  # noqa: PLC0415
+    from gateway.ledger.reach import UnreachableDatabaseError, answering  # noqa: PLC0415
 
-    _settings(data_dir)
-    with _temporal_answers():
-        report = run_recover()
+    with ExitStack() as ends:
+        if data_dir is not None:
+            ends.enter_context(_servers_of(data_dir))
+        _settings(data_dir)
+        try:
+            with _temporal_answers(), answering():
+                report = run_recover()
+        except AtWorkError as error:
+            raise Quit(USAGE, f"{error}; stop every worker (`tidegate worker`, `tidegate up`), then recover") from error
+        except UnreachableDatabaseError as error:
+            raise Quit(UNREACHABLE, str(error)) from error
     typer.echo(json.dumps(asdict(report), default=str) if as_json else words_of(report))
 
 
@@ -122,9 +135,11 @@ def words_of(report: "RecoverReport") -> str:
     """What `recover` did, for people: a line each, and the names where something was changed."""
     lines = [f"the arbiter's epoch is {report.epoch}", f"workflows ended: {report.workflows_ended}"]
     for words, names in (
-        ("attempts that were found running and taken in", report.adopted),
-        ("objects that nobody knew, ended", report.objects_ended),
-        ("attempts of which nothing is left, settled", report.settled),
+        ("attempts whose objects were found and taken in", report.adopted),
+        ("of them unknown to the database", report.remembered),
+        ("told to stop since the backup, nobody knows why: they go back to the queue", report.stops_forgotten),
+        ("objects that nobody can own, ended", [f"{key}: {why}" for key, why in report.objects_ended.items()]),
+        ("attempts that are over, settled", report.settled),
         ("attempts whose workflows start again", report.restarted),
     ):
         lines.append(f"{words}: {len(names)}")
@@ -132,6 +147,23 @@ def words_of(report: "RecoverReport") -> str:
     for name, why in sorted(report.unreachable.items()):
         lines.append(f"backend {name} could not be asked ({why}); run `tidegate recover` again once it answers")
     return "\n".join(lines)
+
+
+@contextmanager
+def _servers_of(data_dir: Path) -> Iterator[None]:
+    """PostgreSQL and Temporal of an embedded stack: those that run, or started and stopped again."""
+    from gateway.embedded import whereabouts  # noqa: PLC0415
+    from gateway.embedded.stack import servers  # noqa: PLC0415
+
+    try:
+        whereabouts.read(data_dir)
+    except whereabouts.NoStackError as error:
+        raise Quit(USAGE, str(error)) from error
+    if not (data_dir / "postgres" / "password").exists():
+        yield  # nothing to start: whoever asks next is told that nobody answers
+        return
+    with servers(data_dir):
+        yield
 
 
 @contextmanager

@@ -73,12 +73,13 @@ class Load:
         }
         if shape in {"train", "gang", "urgent"}:
             spec |= {"resources": CARD, "kind": "training"}
-            spec["env"] = self._env("train", draw.randint(60, 110))
+            spec["env"] = self._env("train", draw.randint(100, 200))
             spec["checkpoint"] = {"url": f"{(self.folder / 'checkpoints').as_uri()}/{name}"}
         if shape == "gang":
             spec |= {"num_nodes": 2, "gang_timeout": "2m"}
         elif shape == "urgent":
-            spec |= {"tenant": PRODUCT, "priority": "P1", "num_nodes": 2, "gang_timeout": "2m", "resources": PAIR}
+            # Every card there is: whatever runs on one gives way.
+            spec |= {"tenant": PRODUCT, "priority": "P1", "num_nodes": 3, "gang_timeout": "2m", "resources": PAIR}
             spec["env"] = self._env("train", draw.randint(12, 24))
         elif shape == "array":
             spec["array"] = {"indexes": 4, "parallelism": 3}

@@ -100,11 +100,12 @@ class Temporal:
         self._server = temporal.start(self._folder)
 
     def alive(self) -> bool:
-        return self._server is not None and _lives(self._server.pid)
+        return self._server is not None and self._server.alive()
 
     def kill(self) -> None:
         assert self._server is not None
         _kill(self._server.pid)
+        until(lambda: not self.alive(), 10)
 
     def forget(self) -> None:
         """Take its file away: all workflows are gone. Only while it is down."""
@@ -311,9 +312,7 @@ def _kill(pid: int) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Not gone, and no zombie; our own dead children are collected on the way."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+    """Not gone, and no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
     except OSError:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from backends.types import Capabilities, LaunchRequest, Observation, PoolCapacity
 from policies.decisions import Plan
-from policies.snapshot import Snapshot
+from policies.snapshot import Placed, Snapshot
 from policies.vocabulary import AttemptState, StopCause
 from workflows.messages import AttemptView, EndRequest, Settled
 
@@ -77,6 +77,24 @@ class Live:
     handles: Mapping[str, str]  # backend -> native handle ("" when prepared without one yet)
     backends: tuple[str, ...]
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one backend has of a launch. begun: it was started (and may have ended)."""
+
+    native: str
+    placed: tuple[Placed, ...]
+    begun: bool
+    token_sha256: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A launch that the ledger does not know. parts: backend -> what it has of it."""
+
+    key: str
+    parts: Mapping[str, Part]
 
 
 class Store(Protocol):
@@ -250,4 +268,15 @@ class Store(Protocol):
 
     def end_without_evidence(self, attempt_id: str) -> Settled:
         """settle() as LOST, or by what was last observed."""
+        ...
+
+    # -- recover ------------------------------------------------------------------------------------------------
+    def take_in(self, found: Forgotten) -> str:
+        """Make the attempt again that a restored database has forgotten, with a lease and a workflow owed. "" when it
+        lives now; else why its objects must be ended: a rule, in words.
+        """
+        ...
+
+    def after_restore(self) -> Sequence[str]:
+        """Make times and stops that are older than the backup harmless; the attempts whose stop was forgotten."""
         ...

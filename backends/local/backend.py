@@ -17,6 +17,7 @@ from backends.local.config import LocalPool
 from backends.local.files import LockTimeoutError
 from backends.local.operating import Operations
 from backends.local.placing import NOTHING, foreign_shares
+from backends.local.recalling import recalled
 from backends.local.records import Record, Stop, instant
 from backends.local.render import archive_path
 from backends.types import (
@@ -29,6 +30,7 @@ from backends.types import (
     Owned,
     PoolCapacity,
     Preemption,
+    Recalled,
     SiteFiles,
     StopMode,
 )
@@ -161,6 +163,12 @@ class LocalBackend(Operations):
                         found.append(self._owned(record))
             self.keeper.clear_up(time.time())
             return found
+
+    def recall(self, handle: Handle) -> Recalled | None:
+        """`backends.port.Recalls`."""
+        with self._asking():
+            record = self.files.record(handle.key, private=True)
+            return None if record is None else recalled(record)
 
     def logs(self, handle: Handle, rank: int, offset: int = 0, *, follow: bool = False) -> Iterator[LogChunk]:
         with self._asking():

@@ -53,6 +53,22 @@ def _secret_file(path: Path) -> str:
 
 
 @contextmanager
+def servers(data_dir: Path) -> Iterator[None]:
+    """PostgreSQL and Temporal of a stack that has run here, and where they are; those that run already are left."""
+    data_dir = data_dir.expanduser().resolve()
+    with ExitStack() as ends:
+        database = postgres.start(data_dir / "postgres")
+        if not database.adopted:
+            ends.callback(database.stop)
+        workflows = temporal.start(data_dir / "temporal")
+        if not workflows.adopted:
+            ends.callback(workflows.stop)
+        found = {"TIDEGATE_DATABASE_URL": database.url(), "TIDEGATE_TEMPORAL_ADDRESS": workflows.address}
+        whereabouts.write(data_dir, {**whereabouts.read(data_dir), **found})
+        yield
+
+
+@contextmanager
 def running(data_dir: Path, *, port: int = 0, settings: Mapping[str, str] | None = None) -> Iterator[Stack]:
     """Start everything under `data_dir` and stop it in the end. `settings`: more `TIDEGATE_*` for API and worker."""
     data_dir = data_dir.expanduser().resolve()

@@ -46,6 +46,10 @@ class EmbeddedTemporal:
     adopted: bool = False
     _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False, compare=False)
 
+    def alive(self) -> bool:
+        """Whether it lives; a child of ours that has ended is collected."""
+        return _held(self.folder) if self._process is None else self._process.poll() is None
+
     def stop(self, timeout_s: float = 10) -> None:
         """SIGTERM, and SIGKILL when it has not gone in time. Its file survives both."""
         for number, patience_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, 5.0)):

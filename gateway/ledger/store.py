@@ -22,6 +22,7 @@ from gateway.ledger import (
     outbox,
     placing,
     quiet,
+    recall,
     reconcile,
     settlement,
     snapshot,
@@ -38,7 +39,7 @@ from policies.decisions import Plan
 from policies.settings import PolicySettings
 from policies.vocabulary import AttemptState, StopCause
 from workflows.messages import AttemptView, EndRequest, Settled
-from workflows.store import CommitReport, Cycle, Due, Launched, Live, OutboxItem
+from workflows.store import CommitReport, Cycle, Due, Forgotten, Launched, Live, OutboxItem
 
 # The clock's epoch is beyond any that a database restored from a backup could know of: nobody comes back to life.
 _TAKE = text(
@@ -246,6 +247,15 @@ class PostgresStore:
     def end_without_evidence(self, attempt_id: str) -> Settled:
         """See Store."""
         return in_transaction(self._engine, lambda s: self._settle(s, reconcile.last_end(s, attempt_id)))
+
+    # -- recover ------------------------------------------------------------------------------------------------
+    def take_in(self, found: Forgotten) -> str:
+        """See Store."""
+        return in_transaction(self._engine, lambda s: recall.take_in(s, found, self._policy))
+
+    def after_restore(self) -> Sequence[str]:
+        """See Store."""
+        return in_transaction(self._engine, lambda s: recall.after_restore(s, self._settings))
 
     def _settle(self, session: Session, end: EndRequest) -> Settled:
         restart_ms = self._settings.default_restart_s * 1000

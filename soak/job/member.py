@@ -2,7 +2,9 @@
 
 One file of lines per (job, rank or index). Two locks are held while a member works: its rank's own, and its attempt's,
 which all members of the attempt share. A rank that is held twice, or a member of another attempt at work, is written
-down as an overlap. Environment: RECORDS (folder), MODE, STEPS, STEP_MS, CODE. Standard library and our helper.
+down as an overlap. Environment: RECORDS (folder), MODE, STEPS, STEP_MS, CODE; for MODE `told` and `train` also TOLD, a
+name: work ends once RECORDS/<TOLD>.<attempt, or i and index>.go is there, with the code in it. Standard library and our
+helper.
 """
 
 import fcntl
@@ -69,6 +71,16 @@ def failed_before() -> bool:
         return any(json.loads(line)["event"] == "stop" for line in lines)
 
 
+def told() -> str:
+    """The exit code that somebody wants of this very attempt by now, or nothing."""
+    path = os.path.join(RECORDS, os.environ.get("TOLD", "-") + "." + (f"i{INDEX}" if INDEX else ATTEMPT) + ".go")
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
 def steps(job: Any, first: int) -> bool:
     """Work with saves; True when told to leave before the end."""
     store = job.checkpoints() if job.context().checkpoint_url else None
@@ -82,6 +94,8 @@ def steps(job: Any, first: int) -> bool:
             store.prune(keep=2)
         if stop and step < STEPS - 1:
             return True
+        if told():
+            break
     return False
 
 
@@ -109,9 +123,13 @@ def main() -> int:
     if MODE == "train":
         train()
         return 0
-    for _ in range(STEPS):
-        time.sleep(STEP_S)
     code = CODE
+    if MODE == "told":
+        while not told():
+            time.sleep(STEP_S)
+        code = int(told())
+    else:
+        time.sleep(STEPS * STEP_S)
     if MODE == "flaky":
         code = 0 if failed_before() else 3
     note("stop", code=code)

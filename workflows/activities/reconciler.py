@@ -40,12 +40,21 @@ class Orders:
     end: tuple[Owned, ...] = ()
 
 
-def compare(owned: Iterable[Owned], live: Sequence[Live], backend: str, now: datetime, settle_s: int) -> Orders:
-    """Pure. Of two objects with one key the lower native id wins, unless the ledger drives the other one already
-    (DESIGN §5); ended objects are left to the backend.
+def compare(  # noqa: PLR0917  (read as a sentence by its two callers)
+    owned: Iterable[Owned],
+    live: Sequence[Live],
+    backend: str,
+    now: datetime,
+    settle_s: int,
+    least_s: int = ZOMBIE_AFTER_S,
+) -> Orders:
+    """Pure. An object that nobody wants is ended once it is older than `settle_s` and `least_s`.
+
+    Of two objects with one key the lower native id wins, unless the ledger drives the other one already (DESIGN §5);
+    ended objects are left to the backend.
     """
     wanted = {attempt.attempt_id: attempt for attempt in live if backend in attempt.backends}
-    old = now - timedelta(seconds=max(settle_s, ZOMBIE_AFTER_S))
+    old = now - timedelta(seconds=max(settle_s, least_s))
     adopt: list[Owned] = []
     end: list[Owned] = []
     for key, same in groupby(sorted(owned, key=lambda one: one.handle.key), key=lambda one: one.handle.key):
