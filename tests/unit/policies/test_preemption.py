@@ -66,6 +66,26 @@ def test_a_grace_that_does_not_cover_the_save_loses_the_work() -> None:
     assert cost_of(slow, grace_ms=300_000, now_ms=NOW_MS, settings=SETTINGS).lost_ms == HOUR_MS
 
 
+@pytest.mark.parametrize(
+    ("interval_ms", "lost_ms"),
+    [
+        (None, HOUR_MS),  # nothing declared: the checkpoint's age
+        (HOUR_MS, HOUR_MS),
+        (30 * MINUTE_MS, HOUR_MS),
+        (20 * MINUTE_MS, 40 * MINUTE_MS),  # twice what it declared: it should have saved by then
+        (5 * MINUTE_MS, 10 * MINUTE_MS),
+    ],
+)
+def test_work_counts_as_lost_up_to_twice_the_declared_interval(interval_ms: int | None, lost_ms: int) -> None:
+    declared = replace(X, checkpoint_interval_ms=interval_ms)
+    assert cost_of(declared, grace_ms=0, now_ms=NOW_MS, settings=SETTINGS).lost_ms == lost_ms
+
+
+def test_work_counts_as_lost_up_to_the_gap_that_is_credited() -> None:
+    bounded = PolicySettings(max_credited_gap_ms=15 * MINUTE_MS)
+    assert cost_of(X, grace_ms=0, now_ms=NOW_MS, settings=bounded).lost_ms == 15 * MINUTE_MS
+
+
 def full(*attempts: LiveAttempt, size: int = 14) -> dict[str, Any]:
     return {"pools": (pool(nodes(1, size)),), "live": attempts}
 
