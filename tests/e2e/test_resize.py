@@ -1,4 +1,4 @@
-"""An elastic training on the embedded stack: 4 members, then 2, then 4 again by `tidegate resize`; the loss is right."""
+"""An elastic training on the embedded stack: 4 members, 2, and 4 again by `tidegate resize`; the loss stays right."""
 
 import os
 import re
