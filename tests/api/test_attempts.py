@@ -45,7 +45,7 @@ def test_progress_and_checkpoints_are_stored(running: Running, engine: Engine) -
         row = session.get(AttemptRow, attempt)
         assert row is not None
         assert row.progress["step"] == 7
-        saved = session.get(CheckpointRow, (UUID(made), 1, 7))
+        saved = session.get(CheckpointRow, (UUID(made), -1, 1, 7))
         assert saved is not None
         assert saved.verified == 1
     outside = itself.post("/v1/attempt/checkpoints", json={**manifest, "url": "s3://ckpt/acme/vision/x"})

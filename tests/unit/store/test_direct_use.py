@@ -168,9 +168,10 @@ def test_forgetting_a_backend_forgets_what_others_used_there(gate: Gate) -> None
 
 
 def test_held_and_observed_stand_side_by_side(gate: Gate) -> None:
-    tenant = gate.tenant("acme")
+    gate.tenant("acme")
     maps(gate, "lab", "acme")
     reports(gate, lab=OWNED)
-    gate.world.admit(gate.world.job(tenant), gpus(3))
+    gate.store.take_epoch("test")
+    gate.admit(gate.submit("acme"), 3, "big")
     usages = [u for u in gate.store.cycle().snapshot.usages if u.resource is Resource.ACCELERATORS]
     assert usages == [Usage("acme", FLAVOR, Resource.ACCELERATORS, 3 * GPU, 40 * GPU)]
