@@ -60,6 +60,7 @@ class State:
         self.victims = 0
         self.searches = 0
         self.reclaimed = 0
+        self.elastic = tuple(attempt for attempt in self.live if attempt.elastic is not None)
         self.resizing: set[str] = set()  # attempts that this cycle gives another size
         self.homes: dict[str, tuple[Candidate, ...]] = {}  # of a running attempt: where it might go on
         self.slots: dict[str, Slots] = {}

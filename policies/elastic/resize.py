@@ -32,10 +32,10 @@ _WANTS_ROOM = frozenset(
 
 def resize(jobs: Sequence[QueuedJob], state: State) -> None:
     """Write the Resizes of this cycle into the state. `jobs` are those that were considered."""
-    if not any(attempt.elastic for attempt in state.live):
+    if not state.elastic:
         return
     wanting = _wanting(jobs, state)
-    for attempt in sorted(state.live, key=lambda one: (RANKS[one.klass], one.leased_ms, one.id)):
+    for attempt in sorted(state.elastic, key=lambda one: (RANKS[one.klass], one.leased_ms, one.id)):
         elastic = attempt.elastic
         if elastic is None or not may_resize(attempt, elastic, state):
             continue

@@ -92,7 +92,7 @@ class _Search:
 
 def make_room(job: QueuedJob, choices: Sequence[Candidate], state: State) -> Act | None:
     """The Act of a waiter with those that shrink for it, or None. Applied to the state when returned."""
-    if job.preempted_in_cycle:
+    if job.preempted_in_cycle or not state.elastic:
         return None
     best: tuple[int, str, _Search, dict[str, int]] | None = None
     for candidate in choices:
@@ -133,7 +133,7 @@ def _shrinkable(waiter: Waiter, candidate: Candidate, state: State) -> list[Shri
     tree = state.quotas.accelerators(candidate.flavor.name)
     bounds = Bounds(state.words, state.now_ms, state.settings)
     found = []
-    for attempt in state.live:
+    for attempt in state.elastic:
         elastic = attempt.elastic
         if elastic is None or not may_resize(attempt, elastic, state) or not cooled_down(elastic, state):
             continue
