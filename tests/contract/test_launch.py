@@ -7,7 +7,7 @@ import pytest
 
 from backends.errors import NoCapacity, OutcomeUnknown, Refused, Unreachable
 from backends.port import Backend
-from backends.types import Handle, Phase, StopMode
+from backends.types import Handle, Phase, Preemption, StopMode
 from policies.snapshot import Resources
 from tests.builders.launch import GPU, a_group, a_key, a_launch
 from tests.contract.harness import Harness, Offer, Program
@@ -118,6 +118,24 @@ def test_a_gang_that_does_not_fit_runs_nowhere_and_stays_prepared(
     assert observation.ready == 0
     small = running(backend, launch(harness, Program.STAY, replicas=2))
     assert len(look(backend, small).nodes) == 2, "what the gang did not get is free for others"
+
+
+@pytest.mark.clause("a place before an eviction")
+def test_a_launch_is_prepared_beside_a_full_pool_and_starts_when_the_others_have_gone(
+    harness: Harness, backend: Backend
+) -> None:
+    if backend.capabilities.preemption is Preemption.NONE:
+        pytest.skip(f"{harness.name} declares preemption: none")
+    victim = running(backend, launch(harness, Program.STAY, replicas=4))
+    waiter = backend.prepare(launch(harness, Program.STAY, replicas=4))
+    with pytest.raises(NoCapacity):
+        backend.start(waiter)
+    assert look(backend, waiter).phase is Phase.PREPARED
+    assert look(backend, victim).phase is Phase.RUNNING, "what is prepared takes nothing from anybody"
+    backend.stop(victim, StopMode.KILL, 0)
+    until(backend, victim, Phase.ENDED)
+    backend.start(waiter)
+    until(backend, waiter, Phase.RUNNING)
 
 
 @pytest.mark.clause("gang starts whole or leaves nothing")
