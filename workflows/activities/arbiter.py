@@ -60,22 +60,24 @@ class ArbiterActivity:
                 epoch = self._store.take_epoch(self._holder)
                 self._cycle(epoch)
                 while turn.goes_on():
-                    if self._store.wait_for_work(self._idle_s):
+                    woken = self._store.wait_for_work(self._idle_s)
+                    if woken:
                         # Under load as long as a cycle lasts: half of the time is left to those who act on it.
                         time.sleep(min(self._idle_s, max(self._debounce_s, self.cycles.last_ms / 1000)))
-                    self._cycle(epoch)
+                    self._cycle(epoch, woken=woken)
         except FencedError:
             log.warning("arbiter %s is fenced; another one has taken over", self._holder)
             time.sleep(_AFTER_FENCE_S)  # two workers that disagree must not fence each other in a tight loop
             return FENCED
         return "turn"
 
-    def _cycle(self, epoch: int) -> None:
+    def _cycle(self, epoch: int, *, woken: bool = False) -> None:
+        """woken: there is news, so that nothing is spent on asking whether there is."""
         began = time.monotonic()
         try:
             # Taken first: what is written while the snapshot is read counts as news in the next cycle.
-            mark = self._store.fingerprint()
-            if mark == self._quiet[0] and began < self._quiet[1]:
+            mark = "" if woken else self._store.fingerprint()
+            if mark and mark == self._quiet[0] and began < self._quiet[1]:
                 self._store.beat(epoch)
                 self.cycles.quiet += 1
             else:
@@ -100,5 +102,5 @@ class ArbiterActivity:
                 log.info("dropped as stale: %s: %s", what, why)
         else:
             self._store.beat(epoch)
-        if report == CommitReport():
+        if mark and report == CommitReport():
             self._quiet = (mark, began + quiet_ms(cycle.snapshot, cycle.now_ms) / 1000)

@@ -18,26 +18,29 @@ NOW_MS = 1_000_000
 class World:
     """A store whose fingerprints a test writes; the turn ends after so many cycles."""
 
-    def __init__(self, marks: str, snapshot: Snapshot | None = None) -> None:
+    def __init__(self, marks: str, snapshot: Snapshot | None = None, *, woken: bool = False) -> None:
         self.marks = iter(marks)
+        self.woken = woken
         self.left = len(marks)
         self.snapshot = snapshot or Snapshot()
         self.plans = 0
+        self.asked = 0
 
     def take_epoch(self, _holder: str) -> int:
         return 1
 
     def wait_for_work(self, _timeout_s: float) -> bool:
-        return False
+        return self.woken
 
     def fingerprint(self) -> str:
-        self.left -= 1
+        self.asked += 1
         return next(self.marks)
 
     def cycle(self) -> Cycle:
         return Cycle(self.snapshot, NOW_MS)
 
     def _over(self) -> None:
+        self.left -= 1
         if self.left == 0:
             raise FencedError
 
@@ -62,6 +65,11 @@ def turn(world: World, plan: Plan) -> int:
 
 def test_an_unchanged_world_is_planned_once() -> None:
     assert turn(World("aaaaa"), Plan()) == 1
+
+
+def test_who_was_woken_does_not_ask_whether_there_is_news() -> None:
+    world = World("aaa", woken=True)
+    assert (turn(world, Plan()), world.asked) == (3, 1)
 
 
 def test_every_change_is_planned() -> None:
