@@ -47,6 +47,14 @@ class Misconfigured(BackendError):
     """Only an operator can mend it (credentials, permission, a missing partition): the pool closes, jobs wait."""
 
 
+class InvalidSettings(Misconfigured):
+    """Settings that their kind cannot read. `problems`: (place in the settings, what is wrong), never with a value."""
+
+    def __init__(self, message: str, *, problems: tuple[tuple[tuple[str | int, ...], str], ...]) -> None:
+        super().__init__(message)
+        self.problems = problems
+
+
 class TenantNotServed(Misconfigured):
     """Misconfigured for this tenant alone: no pool closes, since others are served on.
 

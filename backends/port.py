@@ -4,7 +4,7 @@ All calls block and are made from activity threads. Each returns or raises one o
 `timeout_s` of the backend's settings has passed. No answer is never "no job": a backend that cannot ask raises.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from backends.types import (
@@ -19,6 +19,7 @@ from backends.types import (
     Recalled,
     StopMode,
 )
+from policies.snapshot import Resources
 
 
 class Backend(Protocol):
@@ -132,4 +133,13 @@ class Resizes(Protocol):
         are there: a rank that stays is never restarted. nodes[i] is the node of member i where the arbiter chose them.
         Idempotent; the last call counts. Refused, or NoCapacity: nothing was changed.
         """
+        ...
+
+
+@runtime_checkable
+class DeclaresCapacity(Protocol):
+    """Settings of kinds whose pools hold what the operators say, and not what a cluster answers later."""
+
+    def declared_capacity(self) -> Mapping[str, Resources]:
+        """Everything a pool holds, by the pool's name: what `capacity()` will report, without a call."""
         ...

@@ -8,8 +8,9 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel, ValidationError
 
-from backends.errors import Misconfigured
-from backends.port import Backend
+from backends.errors import InvalidSettings, Misconfigured
+from backends.port import Backend, DeclaresCapacity
+from policies.snapshot import Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,21 @@ def build(name: str, kind: str, config: Mapping[str, Any], gateway: str) -> Back
 
 
 def parse(name: str, kind: str, config: Mapping[str, Any]) -> BaseModel:
-    """The settings of one backend, checked but not used."""
+    """The settings of one backend, checked but not used. Raises InvalidSettings with each place, or Misconfigured."""
     entry = _entry(name, kind)
     model = cast("type[BaseModel]", _load(name, entry, "config", entry.config))
     try:
         return model.model_validate(dict(config))
     except ValidationError as error:
         # The input is left out of the text: it may hold a credential.
-        problems = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in error.errors())
-        raise Misconfigured(f"backend {name} ({kind}): {problems}") from None
+        problems = tuple((item["loc"], item["msg"]) for item in error.errors(include_input=False))
+        said = "; ".join(f"{'.'.join(map(str, where)) or 'it'}: {what}" for where, what in problems)
+        raise InvalidSettings(f"backend {name} ({kind}): {said}", problems=problems) from None
+
+
+def declared(settings: BaseModel) -> Mapping[str, Resources] | None:
+    """What each pool will report in all, as its settings say; None where the kind learns that only by asking."""
+    return settings.declared_capacity() if isinstance(settings, DeclaresCapacity) else None
 
 
 def _entry(name: str, kind: str) -> Kind:

@@ -64,9 +64,9 @@ def engine_of(settings: Settings) -> Engine:
     return make_engine(settings.database_url.get_secret_value(), pool_size=settings.database_pool_size)
 
 
-def directory_of(settings: Settings, engine: Engine) -> BackendDirectory:
-    """The backends that operators configured."""
-    return BackendDirectory(engine, settings.gateway_name, settings.data_dir)
+def directory_of(settings: Settings, engine: Engine, *, tells: bool = False) -> BackendDirectory:
+    """The backends that operators configured; `tells`: what is wrong with one is written to its row."""
+    return BackendDirectory(engine, settings.gateway_name, settings.data_dir, tells=tells)
 
 
 def cursor_key(settings: Settings) -> bytes:
@@ -172,6 +172,6 @@ def _worker_parts(settings: Settings) -> Iterator[tuple[PostgresStore, BackendDi
         ends.callback(engine.dispose)
         store = PostgresStore(engine, dsn, settings, policy=policy, config_digest=policy.version)
         ends.callback(store.close)
-        backends = directory_of(settings, engine)
+        backends = directory_of(settings, engine, tells=True)
         ends.callback(backends.close)
         yield store, backends

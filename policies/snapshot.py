@@ -62,10 +62,9 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A node of the tree. `weight` is for shares; an inactive tenant's jobs wait as Deactivated."""
+    """A node of the tree. An inactive tenant's jobs wait as Deactivated."""
 
     path: str
-    weight: int = 1
     active: bool = True
 
     @property

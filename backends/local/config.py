@@ -14,6 +14,7 @@ from policies.vocabulary import CapacityType
 
 GPU: Final = 1000  # milli-GPU
 CPU: Final = 1000  # milli-CPU
+MOST_BYTES: Final = 2**50  # the sum over all nodes of a pool is still an integer of the ledger
 _QUANTITY: Final = re.compile(r"([0-9]+)([KMGT]i?|)")
 _UNITS: Final[Mapping[str, int]] = MappingProxyType(
     {"": 1}
@@ -51,12 +52,14 @@ class LocalPool(BaseModel):
     flavor: str = ""
     nodes: int = Field(default=1, ge=1, le=1000)
     accelerators: int = Field(default=0, ge=0, le=64, description="Virtual GPUs per node.")
-    cpus: int = Field(default=4, ge=1, description="Per node; counted, not enforced.")
-    memory: Bytes = Field(default=8 * 1024**3, description="Per node; counted, not enforced.")
-    disk: Bytes = Field(default=100 * 1024**3, description="Per node; counted, not enforced.")
+    cpus: int = Field(default=4, ge=1, le=100_000, description="Per node; counted, not enforced.")
+    memory: Bytes = Field(default=8 * 1024**3, le=MOST_BYTES, description="Per node; counted, not enforced.")
+    disk: Bytes = Field(default=100 * 1024**3, le=MOST_BYTES, description="Per node; counted, not enforced.")
     capacity_type: CapacityType = CapacityType.ON_DEMAND
-    price: int = Field(default=0, ge=0, description="Micro-dollars per GPU-hour; the flavor's price is what counts.")
-    spot_notice_s: float = Field(default=120, ge=0, description="How long before its end an instance is told.")
+    price: int = Field(default=0, ge=0, le=10**12, description="Per GPU-hour; the flavor's price is what counts.")
+    spot_notice_s: float = Field(
+        default=120, ge=0, le=86_400, description="An instance is told so long before its end."
+    )
     labels: Mapping[str, str] = Field(default_factory=dict)
 
     @property
@@ -96,6 +99,10 @@ class LocalConfig(BaseModel):
         if len(set(slots)) != len(slots):
             raise ValueError("two pools name the same node; give them names that differ by more than a number")
         return pools
+
+    def declared_capacity(self) -> Mapping[str, Resources]:
+        """See `backends.port.DeclaresCapacity`."""
+        return {pool.name: pool.per_node.times(pool.nodes) for pool in self.pools}
 
     def pool(self, name: str) -> LocalPool | None:
         """The pool of this name."""

@@ -14,7 +14,7 @@ from policies.snapshot import Allowance, Flavor, Node, Pool, Quota, Resources, T
 from policies.vocabulary import CapacityType, PriorityClass, Resource, Tenure
 
 _PATHS = text("SELECT id, path FROM tenants")
-_TENANTS = text("SELECT path, weight, active FROM tenants")
+_TENANTS = text("SELECT path, active FROM tenants")
 _USAGES = text(
     """
     SELECT tenant_id, flavor, unit, posted + pending AS held FROM accounts
@@ -33,7 +33,8 @@ _FLAVORS = text("SELECT name, accelerator, accelerator_memory, capacity_type, zo
 _POOLS = text(
     """
     SELECT pools.name, backend, flavor, tenure, places_nodes, place_first, pools.config, rested_until,
-        no_preemption_until, backends.draining, backends.dark_since
+        no_preemption_until, backends.draining,
+        backends.dark_since IS NOT NULL OR backends.misconfigured <> '' OR pools.misconfigured <> '' AS closed
     FROM pools JOIN backends ON backends.name = pools.backend
     """
 )
@@ -48,7 +49,7 @@ _NODES = text(
 
 def tenants(session: Session) -> tuple[Tenant, ...]:
     """The whole tree."""
-    return tuple(Tenant(row.path, row.weight, row.active) for row in session.execute(_TENANTS))
+    return tuple(Tenant(row.path, row.active) for row in session.execute(_TENANTS))
 
 
 def quotas(session: Session) -> tuple[Quota, ...]:
@@ -123,7 +124,7 @@ def _pool(row: Any, nodes: tuple[Node, ...]) -> Pool:
         places_nodes=row.places_nodes,
         place_first=row.place_first,
         nodes=nodes,
-        dark=row.dark_since is not None,
+        dark=row.closed,
         draining=bool(row.draining or config.get("draining", False)),
         rested_until_ms=to_ms(row.rested_until) or 0,
         no_preemption_until_ms=to_ms(row.no_preemption_until) or 0,

@@ -134,12 +134,7 @@ def _columns(session: Session, doc: OperatorDoc) -> tuple[type[SQLModel], dict[s
     match doc:
         case TenantDoc():
             parent, _, _ = doc.path.rpartition("/")
-            values = {
-                "weight": doc.weight,
-                "active": doc.active,
-                "contact": doc.contact,
-                "queue_limit": doc.queue_limit,
-            }
+            values = {"active": doc.active, "contact": doc.contact, "queue_limit": doc.queue_limit}
             return Tenant, {"path": doc.path}, {**values, "parent_id": _required(session, parent) if parent else None}
         case FlavorDoc():
             values = doc.model_dump(exclude={"kind", "name"})

@@ -30,7 +30,7 @@ def documents(session: Session) -> dict[Key, OperatorDoc]:
     paths = {row.id: row.path for row in session.execute(select(Tenant)).scalars()}
     docs: list[OperatorDoc] = []
     docs += [
-        TenantDoc(path=t.path, weight=t.weight, active=t.active, contact=t.contact, queue_limit=t.queue_limit)
+        TenantDoc(path=t.path, active=t.active, contact=t.contact, queue_limit=t.queue_limit)
         for t in session.execute(select(Tenant)).scalars()
     ]
     docs += [_flavor(f) for f in session.execute(select(Flavor)).scalars()]

@@ -24,7 +24,7 @@ def backends(session: Session, *, with_config: bool, name: str | None = None) ->
             draining=row.draining,
             dark_since=row.dark_since,
             seen_at=row.seen_at,
-            problem=row.problem if with_config else "",
+            problem=(row.misconfigured or row.problem) if with_config else "",
             config=row.config if with_config else None,
         )
 
@@ -61,5 +61,6 @@ def pools(session: Session, *, with_config: bool, name: str | None = None) -> It
             rested_until=row.rested_until,
             rest_reason=row.rest_reason,
             as_of=row.as_of,
+            problem=row.misconfigured if with_config else "",
             config=row.config if with_config else None,
         )

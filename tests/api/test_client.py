@@ -166,7 +166,7 @@ def test_apply_is_the_same_twice(gate: Gate) -> None:
     assert len(root.diff(documents).changes) == 2
     assert root.apply(documents).applied is True
     assert root.diff(documents).changes == ()
-    root.put_document(OPERATOR_DOC.validate_python({"kind": "tenant", "path": "acme/new/y", "weight": 3}))  # type: ignore[arg-type]
+    root.put_document(OPERATOR_DOC.validate_python({"kind": "tenant", "path": "acme/new/y", "contact": "y"}))  # type: ignore[arg-type]
     root.delete_document("tenant", "acme/new/y")
 
 

@@ -58,7 +58,7 @@ def test_apply_shows_the_difference_first_then_makes_it_and_the_second_time_chan
 
 def test_every_applied_change_is_audited_with_both_sides(as_: Client) -> None:
     root = as_("root")
-    root.post("/v1/apply", json={"documents": [{"kind": "tenant", "path": "acme/nlp", "weight": 5}]})
+    root.post("/v1/apply", json={"documents": [{"kind": "tenant", "path": "acme/nlp", "contact": "nlp@acme"}]})
     (act,) = root.get("/v1/audit").json()["items"]
     assert (act["principal"], act["action"], act["target"], act["tenant"]) == (
         "root",
@@ -66,7 +66,7 @@ def test_every_applied_change_is_audited_with_both_sides(as_: Client) -> None:
         "acme/nlp",
         "acme/nlp",
     )
-    assert (act["before"]["weight"], act["after"]["weight"]) == (1, 5)
+    assert (act["before"]["contact"], act["after"]["contact"]) == ("", "nlp@acme")
     assert as_("nlp-admin").get("/v1/audit").json()["items"] == [act]
     assert as_("other-admin").get("/v1/audit").json()["items"] == []
 

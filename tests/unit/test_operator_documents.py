@@ -54,15 +54,15 @@ def test_nothing_is_deleted_without_being_asked() -> None:
 
 
 def test_an_update_shows_both_sides() -> None:
-    (change,) = difference(index(BASE), index([TenantDoc(path="acme", weight=3)]))
+    (change,) = difference(index(BASE), index([TenantDoc(path="acme", contact="us")]))
     assert change.before is not None
     assert change.after is not None
-    assert (change.action, change.before["weight"], change.after["weight"]) == ("update", 1, 3)
+    assert (change.action, change.before["contact"], change.after["contact"]) == ("update", "", "us")
 
 
 def test_two_documents_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
-        index([TenantDoc(path="acme"), TenantDoc(path="acme", weight=2)])
+        index([TenantDoc(path="acme"), TenantDoc(path="acme", contact="us")])
 
 
 def test_what_is_right_is_not_refused() -> None:

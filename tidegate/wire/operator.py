@@ -31,7 +31,6 @@ class TenantDoc(Wire):
 
     kind: Literal["tenant"] = "tenant"
     path: TenantPath
-    weight: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 1
     active: bool = True
     contact: Short = ""
     queue_limit: Annotated[int, Field(ge=0, le=10**9, strict=True)] | None = None
@@ -301,7 +300,9 @@ class ForgetResult(Loose):
 
 
 class PoolView(Loose):
-    """A pool and what it last reported. Amounts as texts: cards, CPUs, bytes."""
+    """A pool and what it last reported. Amounts as texts: cards, CPUs, bytes. `config` and `problem` (why nothing is
+    placed there) are shown to operators alone.
+    """
 
     name: str
     backend: str
@@ -312,6 +313,7 @@ class PoolView(Loose):
     rested_until: datetime | None = None
     rest_reason: str = ""
     as_of: datetime | None = None
+    problem: str = ""
     config: dict[str, Any] | None = None
 
 

@@ -17,7 +17,6 @@ class Tenant(SQLModel, table=True):
     id: int | None = Number(big=False)
     path: str = Field(unique=True, max_length=255)
     parent_id: int | None = Field(default=None, foreign_key="tenants.id")
-    weight: int = 1
     active: bool = True
     contact: str = ""
     queue_limit: int | None = None  # waiting jobs of it and below it; None: the gate's setting, 0: no limit

@@ -27,7 +27,9 @@ class Flavor(SQLModel, table=True):
 
 
 class BackendRow(SQLModel, table=True):
-    """One instance of a kind, as operators configured it. `dark_since` set: it does not answer."""
+    """One instance of a kind, as operators configured it. `dark_since` set: it does not answer. `misconfigured`: why its
+    documents could not be built, so that nothing new is placed there.
+    """
 
     __tablename__ = "backends"
     name: str = Field(primary_key=True, max_length=63)
@@ -37,6 +39,7 @@ class BackendRow(SQLModel, table=True):
     dark_since: datetime | None = Instant(nullable=True)
     seen_at: datetime | None = Instant(nullable=True)
     problem: str = ""
+    misconfigured: str = ""
     version: int = 1
 
 
@@ -56,6 +59,7 @@ class Pool(SQLModel, table=True):
     rest_reason: str = ""
     no_preemption_until: datetime | None = Instant(nullable=True)
     as_of: datetime | None = Instant(nullable=True)
+    misconfigured: str = ""  # why its backend was built without it
     version: int = 1
 
 

@@ -55,8 +55,8 @@ def add_tenant(engine: Engine, path: str) -> int:
         return int(
             connection.execute(
                 text(
-                    "INSERT INTO tenants (path, parent_id, weight, active, contact, version)"
-                    " VALUES (:path, (SELECT id FROM tenants WHERE path = :parent), 1, true, '', 1) RETURNING id"
+                    "INSERT INTO tenants (path, parent_id, active, contact, version)"
+                    " VALUES (:path, (SELECT id FROM tenants WHERE path = :parent), true, '', 1) RETURNING id"
                 ),
                 {"path": path, "parent": parent},
             ).scalar_one()

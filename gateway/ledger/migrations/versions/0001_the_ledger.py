@@ -40,6 +40,7 @@ def upgrade() -> None:
     sa.Column('dark_since', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('seen_at', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('problem', sa.String(), server_default='', nullable=False),
+    sa.Column('misconfigured', sa.String(), server_default='', nullable=False),
     sa.Column('version', sa.Integer(), server_default='1', nullable=False),
     sa.PrimaryKeyConstraint('name')
     )
@@ -152,7 +153,6 @@ def upgrade() -> None:
     sa.Column('id', sa.Integer(), sa.Identity(always=False), nullable=False),
     sa.Column('path', sa.String(length=255), nullable=False),
     sa.Column('parent_id', sa.Integer(), nullable=True),
-    sa.Column('weight', sa.Integer(), server_default='1', nullable=False),
     sa.Column('active', sa.Boolean(), server_default='true', nullable=False),
     sa.Column('contact', sa.String(), server_default='', nullable=False),
     sa.Column('queue_limit', sa.Integer(), nullable=True),
@@ -348,6 +348,7 @@ def upgrade() -> None:
     sa.Column('rest_reason', sa.String(), server_default='', nullable=False),
     sa.Column('no_preemption_until', sa.TIMESTAMP(timezone=True), nullable=True),
     sa.Column('as_of', sa.TIMESTAMP(timezone=True), nullable=True),
+    sa.Column('misconfigured', sa.String(), server_default='', nullable=False),
     sa.Column('version', sa.Integer(), server_default='1', nullable=False),
     sa.ForeignKeyConstraint(['backend'], ['backends.name'], ),
     sa.ForeignKeyConstraint(['flavor'], ['flavors.name'], ),
