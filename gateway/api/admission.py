@@ -94,7 +94,8 @@ def _deadline(spec: JobSpec, now: datetime) -> Iterator[tuple[str, FieldProblem]
     try:
         at_ms = deadline_ms(spec.deadline)
     except ValueError:
-        yield "invalid", FieldProblem(field="deadline", detail="not an instant", remedy=remedy)
+        detail = "not an instant with an offset"
+        yield "invalid", FieldProblem(field="deadline", detail=detail, remedy=remedy)
         return
     if at_ms <= (to_ms(now) or 0):
         yield "invalid", FieldProblem(field="deadline", detail="the deadline has passed", remedy=remedy)

@@ -122,12 +122,14 @@ def _limits(spec: JobSpec) -> dict[str, int]:
 
 
 def deadline_ms(text: str) -> int:
-    """An instant from RFC 3339 text; without an offset it is UTC."""
+    """An instant from RFC 3339 text. ValueError: it is none, or has no offset and so could be several."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"deadline: {text!r} is no instant; write it like 2030-01-31T18:00:00Z") from None
-    return to_ms(at if at.tzinfo else at.replace(tzinfo=UTC)) or 0
+    if at.tzinfo is None:
+        raise ValueError(f"deadline: {text!r} has no offset; write {text}Z for UTC")
+    return to_ms(at) or 0
 
 
 def queued_job(row: Mapping[Any, Any], *, chunk: tuple[int, int] | None = None, key: str = "") -> QueuedJob:

@@ -53,7 +53,7 @@ def _why(row: JobRow) -> wire.Why | None:
 def _words(row: JobRow, why: wire.Why | None) -> str:
     if row.reason and row.reason in {reason.value for reason in Reason}:
         words = verdict(Reason(row.reason)).words
-        return f"{words}: {row.message}" if row.message else words
+        return f"{words}: {row.message}" if row.message and row.message != words else words
     if row.message:
         return row.message
     if why is not None:

@@ -133,3 +133,20 @@ def test_a_requeue_of_what_does_not_run_is_409(as_: Client) -> None:
         answer = nlp.post(f"/v1/jobs/{made}:requeue")
         assert (answer.status_code, answer.json()["field"]) == (409, "state")
         assert "nothing of the job runs" in answer.json()["detail"]
+
+
+def test_an_ended_job_is_explained_in_words_that_are_said_once(as_: Client, engine: Engine) -> None:
+    nlp = as_("nlp")
+    made = nlp.post("/v1/jobs", json=job()).json()["id"]
+    url = f"/v1/jobs/{made}/explain"
+    for message, words in (
+        ("finished with exit code 0", "finished with exit code 0"),
+        ("", "finished with exit code 0"),
+        ("as planned", "finished with exit code 0: as planned"),
+    ):
+        with engine.begin() as connection:
+            connection.execute(
+                text("UPDATE jobs SET state = 'SUCCEEDED', reason = 'Completed', message = :message"),
+                {"message": message},
+            )
+        assert nlp.get(url).json()["words"] == words

@@ -92,6 +92,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("nothing to run", {"name": "idle"}, ""),
     ("a past deadline", job(deadline="2001-01-01T00:00:00Z"), "deadline"),
     ("a deadline that is none", job(deadline="tomorrow"), "deadline"),
+    ("a deadline of no time zone", job(deadline="2099-01-31T18:00:00"), "deadline"),
     ("a job to wait for that is not there", job(after={"ok": ["nobody"]}), "after.ok"),
     ("a workdir that was not uploaded", job(workdir="0" * 64), "workdir"),
     (
