@@ -62,6 +62,8 @@ class _SubmitRoute(StrictRoute):
             return None
         deps: Deps = request.app.state.deps
         caller = await caller_of(request, deps, Role.SUBMITTER)
+        if not await request.body():
+            return None  # what is missing is told as on every other route
         body = await request.json()
         try:
             spec = JobSpec.model_validate(body)
