@@ -57,12 +57,14 @@ def test_relayed_an_hour_late_it_begins_an_hour_late_and_loses_nothing(skipping:
     """It was cancelled meanwhile: its first look says so, and nothing is launched."""
 
     async def scene(world: World) -> None:
-        late, cancelled = await world.attempt(), await world.attempt()
+        cancelled = await world.attempt()
         await world.env.sleep(3600)
         await world.do(lambda: books.cancel(cancelled))
         gone = await world.live(cancelled)
         assert gone.ended.reason == Reason.USER_CANCELLED
         assert world.calls.of("prepare") == world.calls.of("start") == []
+        late = await world.attempt()
+        await world.env.sleep(3600)
         world.at(10, lambda: world.clusters["one"].finish(late))
         life = await world.live(late)
         assert life.ended.reason == Reason.COMPLETED, "no deadline has run while nobody knew of it"

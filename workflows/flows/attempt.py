@@ -122,6 +122,8 @@ class AttemptWorkflow:
         return loaded
 
     def _with_memory(self, view: AttemptView) -> AttemptView:
+        if view.dark:
+            self._start_asked_ms = view.now_ms  # the wait in a backend runs only while it answers
         asked_ms = self._start_asked_ms if view.start_asked_ms is None else view.start_asked_ms
         return replace(view, start_asked_ms=asked_ms, launching_ms=self._launching_ms)
 
