@@ -37,7 +37,7 @@ class Calls:
     """What was called, in order. `before` and `after` run around each outermost call, outside of what dies."""
 
     before: Callable[[], int]
-    after: Callable[[str, str], None]
+    after: Callable[[Call], None]
     death: Death | None = None
     made: list[Call] = field(default_factory=list)
     _held: threading.local = field(default_factory=threading.local)
@@ -68,14 +68,15 @@ class Calls:
             if self._depth():
                 return method(*args, **kwargs)
             number = len(self.made)
-            self.made.append(Call(self.unseen(self.before), of, name, args))
+            made = Call(self.unseen(self.before), of, name, args)
+            self.made.append(made)
             try:
                 self._die(number, after=False)
                 answer = self.unseen(lambda: method(*args, **kwargs))
                 self._die(number, after=True)
                 return answer
             finally:
-                self.unseen(lambda: self.after(of, name))
+                self.unseen(lambda: self.after(made))
 
         return call
 

@@ -121,6 +121,7 @@ class World:
         self._acts: list[tuple[float, Callable[[], Any]]] = []
         self._began_ms = 0
         self._ended_ms: int | None = None
+        self._living = ""
         self._problems: list[Exception] = []
         self._eyes = threading.RLock()
 
@@ -146,7 +147,7 @@ class World:
     async def live(self, attempt: str, *, max_events: int = MAX_EVENTS) -> Life:
         """Start its workflow and the world's, and await the one result."""
         acts = sorted(self._acts, key=lambda one: one[0])
-        self._acts, self._ended_ms = acts, None
+        self._acts, self._ended_ms, self._living = acts, None, attempt
         await self.do(self._look)
         self._began_ms = self.now_ms()
         world = await self.env.client.start_workflow(
@@ -242,10 +243,10 @@ class World:
         self.books.time_is(self.clock.look())
         return self.now_ms()
 
-    def _after(self, of: str, name: str) -> None:
-        if name == "settle":
+    def _after(self, call: Call) -> None:
+        if call.name == "settle" and call.args[0].attempt_id == self._living:  # not a victim of its, for example
             self._ended_ms = self.now_ms()
-        self.on_call(of, name)
+        self.on_call(call.of, call.name)
         self.follow()
         self.relay()
 

@@ -104,7 +104,7 @@ def _cannot_be_placed(world: World, attempt: str) -> None:
 
 def _resized_in_place(world: World, attempt: str) -> None:
     wish = ResizeView("group-one", 2, 1)
-    world.at(30, lambda: memory_of(world).wish(attempt, resize=wish, stop_cause="resize_in_place"))
+    world.at(30, lambda: memory_of(world).wish(attempt, resize=wish))
     _succeeds(world, attempt)
 
 
