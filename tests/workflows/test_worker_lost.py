@@ -135,7 +135,8 @@ STORIES = {
 # or people.
 ELSEWHERE = {
     "store": {
-        *("take_epoch", "beat", "wait_for_work", "cycle", "commit"),
+        *("take_epoch", "beat", "wait_for_work", "cycle", "fingerprint", "commit"),
+        *("begin_launches", "still_wanted", "launched", "take_in", "after_restore"),
         *("wait_for_outbox", "claim_outbox", "outbox_done", "outbox_failed", "claim_webhooks", "webhook_failed"),
         *("accrue", "live_attempts", "capacity", "answered", "dark"),
         *("without_workflow", "start_again", "end_without_evidence"),
