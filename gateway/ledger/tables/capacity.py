@@ -27,8 +27,9 @@ class Flavor(SQLModel, table=True):
 
 
 class BackendRow(SQLModel, table=True):
-    """One instance of a kind, as operators configured it. `dark_since` set: it does not answer. `misconfigured`: why its
-    documents could not be built, so that nothing new is placed there.
+    """One instance of a kind, as operators configured it. `dark_since` set: it does not answer.
+
+    `misconfigured`: why its documents could not be built, so that nothing new is placed there.
     """
 
     __tablename__ = "backends"
